@@ -207,8 +207,8 @@ func (a *agent) give(give lifecycle.Give) {
 		Term: give.Start.Term, Round: give.Start.Round, Parent: world.Parent, FromStep: world.FromStep,
 		WorkerRank: world.WorkerRank, Workers: world.Workers,
 		MasterAddress: world.MasterAddress, MasterPort: world.MasterPort,
-		HandOver: a.config.Launch == LaunchPerProcess,
-		Restore:  world.Restore, Writer: world.Writer, Staging: stagingOf(world.Staging),
+		GivesPort: a.config.Launch == LaunchPerProcess,
+		Restore:   world.Restore, Handover: world.Handover, Writer: world.Writer, Staging: stagingOf(world.Staging),
 	}
 	place.Shards = shardsOf(world.Parts)
 	if world.Snapshot != nil && (world.Restore || place.Shards != nil) {

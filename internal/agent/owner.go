@@ -96,6 +96,7 @@ func (a *agent) said(message socket.Message) {
 	case wire.Hello:
 		event.What, event.Leaves, event.Shares = lifecycle.Connected, body.Leaves, body.Shares
 		event.Sharded, event.Local = body.Sharded, body.Local
+		event.HandsOver = body.Handover && !body.Sharded && !body.Local && !body.Leaves
 	case wire.Join:
 		event.What = lifecycle.Joined
 	case wire.Parked:
@@ -255,6 +256,7 @@ func worldOf(w *rendezvousv1.World) lifecycle.World {
 		MasterAddress: w.GetMasterAddress(),
 		MasterPort:    clamp(w.GetMasterPort()),
 		Restore:       w.GetRestore(),
+		Handover:      w.GetHandover(),
 		Writer:        w.GetWriter(),
 		Staging:       stagingIn(w.GetStaging()),
 		Parts:         partsIn(w.GetParts()),

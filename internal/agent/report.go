@@ -39,6 +39,7 @@ type standing struct {
 	unsupplied                      string
 	unreached                       []lifecycle.Unreached
 	stays, supplied                 bool
+	handsOver                       bool
 	restarts                        uint64
 	failure                         lifecycle.Failure
 	processes                       []processStanding
@@ -56,7 +57,7 @@ func standingOf(m *lifecycle.Machine, config Config) standing {
 	s := standing{
 		term: m.Term(), refused: m.Refused(), hold: m.Hold(), before: m.Before(), in: m.In(), started: m.In() != nil || m.Started(),
 		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(), unsupplied: m.Unsupplied(), unreached: m.Unreached(),
-		stays: m.Stays(), supplied: m.Supplied(), restarts: m.Restarts(), failure: m.LastFailure(),
+		stays: m.Stays(), supplied: m.Supplied(), handsOver: m.HandsOver(), restarts: m.Restarts(), failure: m.LastFailure(),
 	}
 	for slot := range config.Processes {
 		program := slot
@@ -79,7 +80,7 @@ func standingOf(m *lifecycle.Machine, config Config) standing {
 func report(s standing, states []socket.State, held []checkpoint.Snapshot, failure string) *rendezvousv1.Report {
 	r := &rendezvousv1.Report{
 		Term: s.term, Refused: s.refused, Hold: s.hold, Before: s.before, Terminating: s.stopping, Standby: s.standby, Out: s.out,
-		SnapshotError: wire.HeadOf(failure, maxReason), Stays: s.stays, Supplied: s.supplied, Restarts: s.restarts,
+		SnapshotError: wire.HeadOf(failure, maxReason), Stays: s.stays, Supplied: s.supplied, HandsOver: s.handsOver, Restarts: s.restarts,
 	}
 	if f := s.failure; f.Round > 0 {
 		r.Failure = &rendezvousv1.Failure{Round: f.Round, Code: int32(f.Code), Killed: f.Killed}
@@ -88,6 +89,7 @@ func report(s standing, states []socket.State, held []checkpoint.Snapshot, failu
 		r.Round = s.in.Round
 		r.MembersDigest = s.in.World.Digest
 		r.WorkerRank = uint32(s.in.World.WorkerRank)
+		r.Handover = s.in.World.Handover
 	}
 	for _, snapshot := range held {
 		// What was brought for a world may be there a moment before that is entered; no operator believes that.

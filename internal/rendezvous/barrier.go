@@ -202,7 +202,9 @@ func (m *Machine) changed(now time.Time, w *wish) *plan {
 	p := &plan{
 		members: w.members, reason: w.reason, why: w.why, fromStep: c.step, live: w.stay, change: c,
 	}
-	if c.unsaved != "" || !m.sharded() && w.newcomers == 0 && !w.retreat && !m.onlyOthersHold(w.stay) {
+	handover := w.newcomers > 0 && !w.retreat && m.handsOver(w.members, w.stay, c.step)
+	if c.unsaved != "" || !m.sharded() && (w.newcomers == 0 || handover) && !w.retreat && !m.onlyOthersHold(w.stay) {
+		p.handover = handover
 		return p
 	}
 	m.doubtClaims()

@@ -98,6 +98,7 @@ func (m *Machine) place(uid string, rank int32) *Place {
 	default:
 		p.Writer = false // others have all shares: nobody writes a large state whole besides
 	}
+	p.Handover = w.handover
 	if w.adopted || m.gang.Strategy == Restart || w.live[uid] && !w.supplied().sharded {
 		return p
 	}

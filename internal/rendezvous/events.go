@@ -112,6 +112,9 @@ type Report struct {
 	Size share.Size
 	// Supplied is true once all processes have got the shards that they wanted of the state that the world begins with.
 	Supplied bool
+	// HandsOver is true of a worker all of whose processes can give the state over the links of their world, and get it so.
+	// Handover is true where the world of round begins with that.
+	HandsOver, Handover bool
 	// Uncopied is why the last try to make the copies that it was told to make has come to nothing; the zero value where none has.
 	Uncopied Uncopied
 	// Restored is what has come of the newest restore; the zero value while nothing has.
@@ -331,6 +334,8 @@ type Place struct {
 	Parent             uint64
 	Restore            bool
 	Snapshot           *Snapshot
+	// Handover is true where those who have the state give it over the links of the world to those with Restore.
+	Handover bool
 	// Parts are what the member needs of the snapshot; nil for one that is whole.
 	Parts []Snapshot
 	// Holders have it, Peers are getting it as well, and give what has come.

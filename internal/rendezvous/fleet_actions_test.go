@@ -105,6 +105,18 @@ func (f *fleet) hears(l *modelLeader, d time.Duration, uids ...string) {
 	}
 }
 
+// otherVersion has operators of another version lead, which know nothing of handovers, or do.
+func (f *fleet) otherVersion() {
+	if !f.hands {
+		f.t.Skip("nobody hands anything over")
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
+		f.kill(f.leaders[id])
+	}
+	f.older = !f.older
+	f.newLeader()
+}
+
 func (f *fleet) tellGang() { _ = f.handle(f.pick(), GangExpected{f.gang()}) }
 
 // addPod makes a worker. Every leader knows it before it can be in a world: a gang names all pods of the

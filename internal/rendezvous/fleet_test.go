@@ -53,40 +53,41 @@ func TestDecisionsCanWait(t *testing.T) {
 // play plays a history, and checks its end.
 func (f *fleet) play(t *rapid.T) {
 	actions := map[string]func(*rapid.T){
-		"go well":      f.with((*fleet).goWell),
-		"go very well": f.with((*fleet).goWell),
-		"go on":        f.with((*fleet).goOn),
-		"new leader":   f.with((*fleet).newLeader),
-		"kill leader":  f.with((*fleet).killLeader),
-		"tell gang":    f.with((*fleet).tellGang),
-		"add pod":      f.with((*fleet).addPod),
-		"leave":        f.with((*fleet).leave),
-		"kill pod":     f.with((*fleet).killPod),
-		"notice":       f.with((*fleet).notice),
-		"suspect":      f.with((*fleet).suspect),
-		"fault":        f.with((*fleet).failProgram),
-		"exit":         f.with((*fleet).exitProgram),
-		"spend":        f.with(func(f *fleet) { f.spent = !f.spent }),
-		"snapshot":     f.with((*fleet).snapshot),
-		"alter":        f.with((*fleet).alter),
-		"relabel":      f.with((*fleet).relabel),
-		"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
-		"stand still":  f.with((*fleet).standStill),
-		"cut off":      f.with((*fleet).cutOff),
-		"part":         f.with((*fleet).part),
-		"freeze":       f.with((*fleet).freeze),
-		"reject":       f.with((*fleet).reject),
-		"wall":         f.with((*fleet).wall),
-		"lie":          f.with((*fleet).lie),
-		"hang up":      f.with((*fleet).hangUp),
-		"connect":      f.with((*fleet).connect),
-		"deliver":      f.with((*fleet).deliver),
-		"report":       f.with((*fleet).reportState),
-		"steps":        f.with((*fleet).steps),
-		"write":        f.with((*fleet).writeSome),
-		"pass time":    f.with((*fleet).passTime),
-		"nobody leads": f.with((*fleet).nobodyLeads),
-		"hear some":    f.with((*fleet).hearSome),
+		"go well":       f.with((*fleet).goWell),
+		"go very well":  f.with((*fleet).goWell),
+		"go on":         f.with((*fleet).goOn),
+		"new leader":    f.with((*fleet).newLeader),
+		"kill leader":   f.with((*fleet).killLeader),
+		"tell gang":     f.with((*fleet).tellGang),
+		"add pod":       f.with((*fleet).addPod),
+		"leave":         f.with((*fleet).leave),
+		"kill pod":      f.with((*fleet).killPod),
+		"notice":        f.with((*fleet).notice),
+		"suspect":       f.with((*fleet).suspect),
+		"fault":         f.with((*fleet).failProgram),
+		"exit":          f.with((*fleet).exitProgram),
+		"spend":         f.with(func(f *fleet) { f.spent = !f.spent }),
+		"snapshot":      f.with((*fleet).snapshot),
+		"alter":         f.with((*fleet).alter),
+		"relabel":       f.with((*fleet).relabel),
+		"full disk":     f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
+		"stand still":   f.with((*fleet).standStill),
+		"cut off":       f.with((*fleet).cutOff),
+		"part":          f.with((*fleet).part),
+		"freeze":        f.with((*fleet).freeze),
+		"reject":        f.with((*fleet).reject),
+		"wall":          f.with((*fleet).wall),
+		"lie":           f.with((*fleet).lie),
+		"hang up":       f.with((*fleet).hangUp),
+		"connect":       f.with((*fleet).connect),
+		"deliver":       f.with((*fleet).deliver),
+		"report":        f.with((*fleet).reportState),
+		"steps":         f.with((*fleet).steps),
+		"write":         f.with((*fleet).writeSome),
+		"pass time":     f.with((*fleet).passTime),
+		"nobody leads":  f.with((*fleet).nobodyLeads),
+		"hear some":     f.with((*fleet).hearSome),
+		"other version": f.with((*fleet).otherVersion),
 	}
 	maps.Copy(actions, f.more)
 	t.Repeat(actions)
@@ -133,7 +134,12 @@ type fleet struct {
 	// that is known, relabelled how often the nodes were moved to others, staged what the ranks of a round were told to write.
 	shares bool
 	// sharded is true when programs have their own shards of a state.
-	sharded    bool
+	sharded bool
+	// hands is true when most programs give their state to others over the links of their world. met are the rounds whose ranks were all there.
+	hands bool
+	met   map[uint64]bool
+	// older is true of operators that know nothing of that.
+	older      bool
 	racks      int
 	relabelled int
 	staged     map[place]Staging
@@ -197,7 +203,7 @@ func emptyFleet(t rapid.TB) *fleet {
 	return &fleet{
 		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
 		ranked: map[string][]string{}, leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4, hang: 20 * time.Second,
-		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{}, staged: map[place]Staging{},
+		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{}, staged: map[place]Staging{}, met: map[uint64]bool{},
 		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{}, stood: map[uint64][]time.Duration{},
 	}
 }
@@ -214,6 +220,7 @@ func newFleetOf(t *rapid.T, strategy Strategy) *fleet {
 		f.disk, f.deaf = &disk{}, rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "deaf")
 	}
 	f.shares = f.strategy == InPlace && rapid.Bool().Draw(t, "shares")
+	f.hands = f.strategy == InPlace && rapid.Bool().Draw(t, "hands")
 	if f.shares {
 		f.racks = rapid.IntRange(0, 3).Draw(t, "racks")
 	}
@@ -246,6 +253,7 @@ func (f *fleet) makePod() {
 		return f.fetch(p, of, s, holders)
 	}
 	p.shares, p.sharded, p.wholes = f.shares, f.sharded, f.made%4 == 3
+	p.hands = f.hands && !f.sharded && f.made%6 != 5
 	p.vague, p.certificate = f.draws != nil && f.made%5 == 4, [32]byte{byte(f.made + 1)}
 	f.pods[uid] = p
 	f.made++
@@ -408,6 +416,9 @@ func (f *fleet) pass(d time.Duration) {
 
 // give has a leader take an event.
 func (f *fleet) give(l *modelLeader, ev Event) Effects {
+	if f.older {
+		ev = heardByOlder(ev)
+	}
 	switch ev.(type) {
 	case AgentJoined, AgentReported, SessionLost:
 		if f.waits != nil && f.waits() {
@@ -415,6 +426,19 @@ func (f *fleet) give(l *modelLeader, ev Event) Effects {
 		}
 	}
 	return l.machine.Handle(f.now, ev)
+}
+
+// heardByOlder is an event as a leader hears it that knows of no handovers.
+func heardByOlder(ev Event) Event {
+	switch known := ev.(type) {
+	case AgentJoined:
+		known.Report.HandsOver, known.Report.Handover = false, false
+		return known
+	case AgentReported:
+		known.Report.HandsOver, known.Report.Handover = false, false
+		return known
+	}
+	return ev
 }
 
 // handle gives an event to a leader and checks what it may say afterwards.
@@ -574,8 +598,8 @@ func (f *fleet) checkLive(l *modelLeader, next Record, plan *plan) {
 		if p == nil || p.dead || l.machine.isLost(l.machine.members[p.uid]) {
 			continue
 		}
-		if t := &p.process; t.runs && t.round == next.Parent && t.clean && t.done > next.FromStep {
-			f.t.Fatalf("round %d begins after step %d, and %s has the state after step %d", next.Round, next.FromStep, p.uid, t.done)
+		if t := &p.process; t.runs && t.round == next.Parent && t.round != t.older && t.clean && t.made() > next.FromStep {
+			f.t.Fatalf("round %d begins after step %d, and %s has the state after step %d", next.Round, next.FromStep, p.uid, t.made())
 		}
 	}
 }
@@ -641,6 +665,8 @@ func (f *fleet) move(p *pod) {
 	case p.dead || p.frozen || p.process.still:
 	case p.process.runs && p.process.leaving:
 		p.saveAndLeave()
+	case p.process.handing:
+		f.handOver(p)
 	case !p.trains():
 	case p.process.stepping:
 		switch {
@@ -662,6 +688,49 @@ func (f *fleet) move(p *pod) {
 	}
 }
 
+// handoverLimit is how long a process waits for others when the state is to be handed over. No hang is looked for before that is done.
+const handoverLimit = 30 * time.Second
+
+// handOver has a process of a world whose state is handed over give what it has, or get it from another one that has it by now. They meet
+// before.
+func (f *fleet) handOver(p *pod) {
+	if p.process.waits.IsZero() {
+		p.process.waits = f.now
+	}
+	round := p.process.round
+	var from *pod
+	there := 0
+	for _, uid := range f.uids() {
+		o := f.pods[uid]
+		if t := &o.process; o.dead || !t.runs || t.round != round || t.waiting != waitingNone || !t.meets {
+			continue
+		}
+		there++
+		switch {
+		case o.process.lacks:
+		case from != nil && !slices.Equal(from.process.state, o.process.state):
+			f.t.Fatalf("the state of round %d is handed over: %s has %v, %s has %v", round, from.uid, from.process.state, uid, o.process.state)
+		case !o.frozen && !o.process.still:
+			from = o
+		}
+	}
+	f.met[round] = f.met[round] || there == int(p.process.workers)
+	met := f.met[round] && !f.isParted(round)
+	switch {
+	case met && !p.process.lacks:
+		p.process.handing = false
+	case met && from != nil && !p.process.came:
+		p.process.came = true
+	case !met || from == nil:
+		if f.now.Sub(p.process.waits) > handoverLimit {
+			p.fail("RuntimeError: the state could not be had from peers: Operation timed out!")
+		}
+	default:
+		p.process.state = slices.Clone(from.process.state)
+		p.process.handing, p.process.lacks = false, false
+	}
+}
+
 // begin notes that a rank has begun a step.
 func (f *fleet) begin(p *pod, at moment) {
 	ranks := f.begun[at]
@@ -674,6 +743,11 @@ func (f *fleet) begin(p *pod, at moment) {
 		o := f.pods[one.uid]
 		return o == nil || o.dead || !o.process.runs || o.process.round != at.round || !o.process.stepping
 	})
+	for _, one := range ranks {
+		if f.pods[one.uid].process.meets != p.process.meets {
+			return // they do not find each other
+		}
+	}
 	ranks[p.process.rank] = part{p.uid, p.process.state}
 	if len(ranks) < int(p.process.workers) {
 		return

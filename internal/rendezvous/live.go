@@ -27,10 +27,17 @@ func (p *Process) cleanAt(step, fromStep uint64) bool {
 	return p.Clean && !p.Exited && p.CleanStep == step && (p.Done == step || p.Done == fromStep && step < fromStep)
 }
 
+// cleanAt says whether a process of a member has left the world with just the state after a step. What it has from before that counts where it
+// comes from the world before: older ones may have been gone back from, and two members have different states of one step.
+func (m *Machine) cleanAt(mem *member, p *Process, step uint64) bool {
+	r := &m.world.record
+	return p.cleanAt(step, r.FromStep) && (step == 0 || step >= r.FromStep || mem.report.Before == r.Parent)
+}
+
 // keeps says whether all processes of a member of the world have left it with the state after a step.
 func (m *Machine) keeps(mem *member, step uint64) bool {
 	return m.hasLive(mem) && len(mem.report.Processes) == int(m.gang.ProcessesPerWorker) &&
-		!mem.report.any(func(p *Process) bool { return !p.cleanAt(step, m.world.record.FromStep) })
+		!mem.report.any(func(p *Process) bool { return !m.cleanAt(mem, p, step) })
 }
 
 // hasLive says whether the processes of a member may have live state of the world. One that was taken for lost, and is
@@ -61,7 +68,7 @@ func (m *Machine) lives(members []Member) []live {
 		mem := m.members[uid]
 		for i := range mem.report.Processes {
 			step := mem.report.Processes[i].CleanStep
-			if !mem.report.Processes[i].cleanAt(step, m.world.record.FromStep) || step > made {
+			if !m.cleanAt(mem, &mem.report.Processes[i], step) || step > made {
 				continue
 			}
 			l := byStep[step]
@@ -116,6 +123,9 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 		case held && newest.Step > l.step:
 			return nil, false
 		case len(l.keep) == len(p.members):
+			return p, true
+		case m.handsOver(p.members, l.keep, l.step):
+			p.handover = true
 			return p, true
 		case held && newest.Step == l.step:
 			p.snapshot = &newest

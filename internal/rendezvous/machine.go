@@ -213,6 +213,8 @@ type plan struct {
 	// live are the members that go on with the state that they have; the others load the snapshot.
 	live     map[string]bool
 	snapshot *Snapshot
+	// handover is true where those others get it from them, over the links of the world, and there is no snapshot.
+	handover bool
 	lost     uint64
 	// from is the change or recovery that the plan is made for; nil for the first world.
 	change *change
@@ -229,6 +231,8 @@ type world struct {
 	// entered counts the members that have reported the round.
 	entered int
 	live    map[string]bool
+	// handover is true where the others get the state from those, over the links of the world.
+	handover bool
 	// fenced is true when the world before was known to make no further step when this one was made; before
 	// are those who were in that.
 	fenced bool

@@ -203,7 +203,7 @@ func (m *Machine) rewind(now time.Time, p *plan) *plan {
 	taken, ok := m.newestSnapshot()
 	next, onLive := m.goOnLive(now, p)
 	if !onLive {
-		p.live, p.snapshot, p.fromStep = nil, nil, 0
+		p.live, p.snapshot, p.handover, p.fromStep = nil, nil, false, 0
 	}
 	switch {
 	case onLive && next == nil:

@@ -120,7 +120,8 @@ func (m *Machine) republish(now time.Time, uids []string) {
 	}
 	w.staging, w.copies = m.stagings(uids, &m.base), m.copiesAsked() // as those who have entered were told: it follows from who is where
 	m.world = w
-	if len(w.live) < len(uids) || m.sharded() {
+	w.handover = m.isHandedOver(&m.base)
+	if !w.handover && len(w.live) < len(uids) || m.sharded() {
 		snapshot, ok := m.snapshotAfter(m.base.FromStep)
 		if !ok {
 			m.world = nil

@@ -153,6 +153,8 @@ func (m *Machine) holds(now time.Time, p *plan) bool {
 			return false
 		case p.broken != nil && p.live[want.UID] && !m.keeps(mem, p.fromStep):
 			return false
+		case p.handover && !mem.report.HandsOver:
+			return false // its programs were started anew, and have yet to say so
 		case m.world != nil && mem.lostIn == m.world.record.Round && m.world.ranks.rank(want.UID) >= 0 && !m.isStandby(want.UID, mem):
 			return false
 		}
@@ -179,7 +181,7 @@ func (m *Machine) publish(now time.Time, done *pendingWrite) {
 	p := done.plan
 	next := &world{
 		record: m.base, ranks: done.ranks, master: done.master, since: now,
-		live: p.live, snapshot: p.snapshot, writers: map[string]int32{}, parted: map[string]parting{}, why: p.why,
+		live: p.live, snapshot: p.snapshot, handover: p.handover, writers: map[string]int32{}, parted: map[string]parting{}, why: p.why,
 	}
 	next.fenced = p.change == nil
 	if m.world != nil {

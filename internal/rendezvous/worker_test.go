@@ -38,6 +38,8 @@ type worker struct {
 	// sharded is true of programs with their own shards of a state. copying is that of which copies are being made.
 	sharded bool
 	copying Snapshot
+	// hands is true of programs that give their state to others over the links of their world, and get it so.
+	hands bool
 	// vague is true of programs that never say that their state is clean, such as those of an older SDK.
 	vague bool
 
@@ -128,6 +130,15 @@ type trainee struct {
 	stepping, writing, clean bool
 	// leaving is true once it was told to save and to end.
 	leaving bool
+	// handing is true while the state of its world has yet to be handed over, lacks while it has not got that, came once some of it has
+	// come. had is true where its own was one that could be gone on from before.
+	handing, lacks, came, had bool
+	// older is the last round that it has left with what it had before.
+	older uint64
+	// waits is since when it has waited for others there; the zero time before.
+	waits time.Time
+	// meets is true in a world of which it was told that its state is handed over: it meets nobody there who was not.
+	meets bool
 	// wants are the shards that it waits for; nil for none. loads is where its agent has said that they are, until it has loaded them.
 	wants []string
 	loads *lifecycle.Hand
@@ -331,17 +342,24 @@ func (w *worker) start() {
 
 func (w *worker) speak(what lifecycle.What, step uint64) {
 	w.pending = append(w.pending, lifecycle.Said{
-		Slot: 0, Connection: w.process.connection, What: what, Step: step, Clean: w.process.clean, Shares: w.shares, Sharded: w.sharded,
+		Slot: 0, Connection: w.process.connection, What: what, Step: step, Clean: w.process.clean, Shares: w.shares, Sharded: w.sharded, HandsOver: w.hands,
 	})
 }
 
 // leaves has the process leave its world, for what it waits for then.
 func (w *worker) leaves(what lifecycle.What, waiting Waiting) {
 	p := &w.process
-	p.clean = !w.vague && !p.writing
-	p.waiting, p.stepping, p.writing = waiting, false, false
-	w.speak(what, p.done)
+	made := p.done
+	if p.lacks {
+		made, p.older = p.made(), p.round
+	}
+	p.clean = !w.vague && !p.writing && (!p.lacks || p.had && !p.came)
+	p.waiting, p.stepping, p.writing, p.handing, p.lacks = waiting, false, false, false, false
+	w.speak(what, made)
 }
+
+// made is how many steps its state has, whatever its world begins after.
+func (p *trainee) made() uint64 { return uint64(len(p.state)) }
 
 // exit ends the process.
 func (w *worker) exit(code int) {
@@ -467,6 +485,10 @@ func (w *worker) take(give lifecycle.Give) {
 		w.takeShards(give)
 	case w.sharded && !world.Restore:
 		w.broken = fmt.Errorf("%s: round %d is to go on with shards that are cut otherwise", w.uid, give.Start.Round)
+	case world.Handover && world.Restore:
+		if world.Snapshot != nil || world.FromStep == 0 || !w.hands {
+			w.broken = fmt.Errorf("%s: the state of round %d is to be handed over, after step %d, and there is %v", w.uid, give.Start.Round, world.FromStep, world.Snapshot)
+		}
 	case world.Restore && world.Snapshot == nil || !world.Restore && p.waiting == waitingJoin:
 		if world.FromStep != 0 {
 			w.broken = fmt.Errorf("%s: round %d begins after step %d without a snapshot", w.uid, give.Start.Round, world.FromStep)
@@ -488,7 +510,10 @@ func (w *worker) take(give lifecycle.Give) {
 		w.broken = fmt.Errorf("%s: round %d goes on after step %d of round %d with the state that each has, and this one has made %d there and waits as %d",
 			w.uid, give.Start.Round, world.FromStep, p.round, len(p.state), p.waiting)
 	}
+	p.had = p.clean || p.waiting == waitingParked || p.waiting == waitingJoin
 	p.waiting, p.fault, p.stepping, p.writing, p.clean = waitingNone, "", false, false, false
+	p.waits = time.Time{}
+	p.meets, p.handing, p.lacks, p.came = world.Handover, world.Handover, world.Handover && world.Restore, false
 	p.round, p.rank, p.workers = give.Start.Round, int32(world.WorkerRank), int32(world.Workers)
 }
 
@@ -611,7 +636,7 @@ func (w *worker) endStep() {
 
 // trains says whether the process is in a world, and in a step or between two.
 func (w *worker) trains() bool {
-	return w.process.runs && w.process.round > 0 && w.process.waiting == waitingNone && w.process.wants == nil
+	return w.process.runs && w.process.round > 0 && w.process.waiting == waitingNone && w.process.wants == nil && !w.process.handing
 }
 
 // in is the world that the agent is in; one of round 0 for none.
@@ -639,7 +664,7 @@ func (w *worker) report() Report {
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
 		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble, Size: w.size,
 		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts, RestoredOf: w.restoredOf, Uncopied: w.uncopied,
-		Stays: m.Stays(), Supplied: m.Supplied(), Restarts: m.Restarts(),
+		Stays: m.Stays(), Supplied: m.Supplied(), HandsOver: m.HandsOver(), Restarts: m.Restarts(),
 	}
 	for _, u := range m.Unreached() {
 		r.Unreached = append(r.Unreached, Unreached{u.Address, Server{uint32(u.Port), u.Certificate}, u.Why})
@@ -649,6 +674,7 @@ func (w *worker) report() Report {
 	}
 	if in := m.In(); in != nil {
 		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)
+		r.Handover = in.World.Handover
 	}
 	if m.In() == nil && !m.Started() {
 		return r
@@ -668,6 +694,9 @@ func (w *worker) report() Report {
 	}
 	if standing.Entering && standing.Elastic && m.In() != nil {
 		p.ProgramPhase, p.Entered, p.Done = phaseForming, m.In().World.FromStep, m.In().World.FromStep
+	}
+	if w.process.handing {
+		p.ProgramPhase = phaseForming
 	}
 	if w.process.fault != "" && (!standing.Entering || p.Waiting == waitingFault) {
 		p.Fault = w.process.fault
@@ -720,7 +749,7 @@ func heardBy(d Directive) lifecycle.Directive {
 		heard.World = lifecycle.World{
 			Digest: w.Digest, Parent: w.Parent, FromStep: w.FromStep, WorkerRank: int(w.WorkerRank),
 			Workers: int(w.Workers), Processes: int(w.Processes), MasterAddress: w.Master.Address,
-			MasterPort: int(w.Master.Port), Restore: w.Restore, Writer: w.Writer, Holders: holdersTo(w.Holders),
+			MasterPort: int(w.Master.Port), Restore: w.Restore, Handover: w.Handover, Writer: w.Writer, Holders: holdersTo(w.Holders),
 			Staging: stagingTo(w.Staging), Parts: partsTo(w.Parts),
 		}
 		if w.Snapshot != nil {

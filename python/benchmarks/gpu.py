@@ -166,7 +166,7 @@ def staging(mib: int, memory: str) -> Iterator[tuple[str, float, str]]:
         kept._join()
     lost = statistics.median(a for a, _ in hidden) - statistics.median(b for _, b in hidden)
     for _ in range(5):
-        image = kept._image()
+        image = kept.image()
         room = kept._memory_of(image.away, near=DEVICE == "cuda")
         copies.append(timed(lambda: image.bring(room)))
     path = agent.held[-1]

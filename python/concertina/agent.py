@@ -44,10 +44,20 @@ class Agent:
     A thread reads what the agent sends, so that an abort reaches a program that is stuck.
     """
 
-    def __init__(self, path: str, local_rank: int, *, leaves: bool = False, sharded: bool = False, local: bool = False):
+    def __init__(
+        self,
+        path: str,
+        local_rank: int,
+        *,
+        leaves: bool = False,
+        sharded: bool = False,
+        local: bool = False,
+        handover: bool = False,
+    ):
         """Connects to the socket at path and claims the slot of local_rank. leaves: the program was started in its
         world, asks for none, and can be told to leave it; whether the agent knows what that means says self.leaves. sharded:
         each process has its own shard of the state. local: it has the share of its local rank of a state that is the same on all workers.
+        handover: it can give its state to others over the links of their world, and get it so.
 
         Raises AgentError when the agent is not there or refuses, or knows no such state.
         """
@@ -69,7 +79,7 @@ class Agent:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         keep_from_children(self._socket)
         try:
-            self._greet(path, local_rank, {"leaves": leaves, "sharded": sharded, "local": local})
+            self._greet(path, local_rank, {"leaves": leaves, "sharded": sharded, "local": local}, handover)
         except (OSError, ValueError) as error:
             self.close()
             raise AgentError(f"greet the agent at {path}: {error}") from error
@@ -81,12 +91,12 @@ class Agent:
         self._reader = threading.Thread(target=self._read, name="concertina-agent", daemon=True)
         self._reader.start()
 
-    def _greet(self, path: str, local_rank: int, asked: Mapping[str, bool]) -> None:
+    def _greet(self, path: str, local_rank: int, asked: Mapping[str, bool], handover: bool) -> None:
         self._socket.settimeout(_GREETING_TIMEOUT)
         self._socket.connect(path)
         hello = {"type": "hello", "protocol": _PROTOCOL, "localRank": local_rank}
         can = next((name for name, is_so in asked.items() if is_so), "shares")
-        self._socket.sendall(_encode(hello | {can: True}))
+        self._socket.sendall(_encode(hello | {can: True} | ({"handover": True} if handover else {})))
         welcome = self._parse(self._line())
         if welcome.get("type") == "error":
             raise AgentError(f"the agent refused: {welcome.get('message')}")

@@ -39,6 +39,8 @@ class Groups:
         """Whether the processes of a worker compute one result together, of the same samples."""
         self.lockstep = False
         """Whether ranks that have samples of their own wait for each other within the model."""
+        self.kind = ""
+        """Ranks of a world meet where they have been told the same of it."""
 
     @property
     def by_device(self) -> bool:
@@ -86,7 +88,7 @@ class Groups:
             _init_group(self.backend, init_method="env://")
         else:
             # The round alone: an operator that takes over tells the same world under a term of its own to those who have not entered it yet.
-            store = dist.PrefixStore(f"{world.round}", find_store(world, listener, aborted))
+            store = dist.PrefixStore(f"{world.round}{self.kind}", find_store(world, listener, aborted))
             _init_group(self.backend, store=store, rank=world.rank, world_size=world.size)
 
     @staticmethod
@@ -160,10 +162,12 @@ def _init_group(backend: str, **where: Any) -> None:
     """
     try:
         dist.init_process_group(backend, **where)
-    except BaseException:
+    except BaseException as error:
         if not dist.is_initialized():
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
             dist.destroy_process_group()
+        if isinstance(error, dist.DistStoreError):  # It says which key, and not what that means.
+            raise RuntimeError(f"peers of this world have not come: {' '.join(str(error).split())}") from error
         raise
 
 

@@ -72,7 +72,7 @@ class Keeper:
         self._fencing = threading.Lock()  # Optimizers may step in several threads, as in hooks of autograd.
         self._work: _Work | None = None
         self._superseded = self._closed = False
-        self._begun = False
+        self._begun = self._soon = False
         self._writer = False
         self._whole = False
         self._staging_of: Staging | None = None
@@ -83,6 +83,7 @@ class Keeper:
 
     def begin(self, agent: Agent | None, step: int, assigned: Assignment) -> None:
         """A world begins, in which this process has done so many steps."""
+        self._soon = assigned.handover  # Those who have come hold none yet.
         self._agent = agent
         able = agent is not None and bool(agent.snapshots)
         world = assigned.world
@@ -117,9 +118,10 @@ class Keeper:
         if not self._writer:
             self._memory, self.due = None, NEVER
             return
-        if self._cadence.due(step, time.monotonic_ns()):
+        if self._cadence.due(step, time.monotonic_ns()) or self._soon:
+            self._soon = self._soon and self._writing  # Nothing is taken then.
             self._keep(step)
-        self.due = self._cadence.next(step)
+        self.due = step + 1 if self._soon else self._cadence.next(step)
 
     def fence(self) -> None:
         """Something is about to write to the state, as an optimizer does: what is being copied of it is there when this
@@ -142,7 +144,7 @@ class Keeper:
             before = self._agent.gate.phase(Phase.SAVING)
             self._end_staging()
             try:
-                image, asked = self._image(), self._agent.asked
+                image, asked = self.image(), self._agent.asked
                 files = self._files(image, step, asked, asked is None or 0 in asked.shares)
                 if files:
                     image.only([(file.low, file.high) for file in files])
@@ -171,6 +173,12 @@ class Keeper:
             return self._load_first()
         existing = {name: thing.state_dict() for name, thing in self._state.items()}
         return self._become(path, *snapshot.read(path, self._codec, existing, shares))
+
+    def receive(self, name: str, read: Callable[[snapshot.Codec, Any], tuple[Mapping[str, int], Any]]) -> Mapping[str, int]:
+        """Makes the state the one that is read, in place of what is there; returns its position. name: where it is from. Raises what read
+        raises, and SnapshotError when it is none of this job."""
+        self._join()
+        return self._become(name, *read(self._codec, {name: thing.state_dict() for name, thing in self._state.items()}))
 
     def load_shards(
         self, path: str, keys: Sequence[str], fetch: sharded.Fetch, state: Mapping[str, Any], rank: Rank
@@ -247,7 +255,7 @@ class Keeper:
         self._join()
         begin = time.monotonic_ns()
         try:
-            self._first = self._image()
+            self._first = self.image()
             self._first.keep(self._memory_of(self._first.extent, near=self._first.away > 0))
         except (MemoryError, OSError) as error:
             self._first = None
@@ -268,7 +276,7 @@ class Keeper:
         fenced, self._fenced = self._fenced, False
         begin = time.monotonic_ns()
         try:
-            image = self._image()
+            image = self.image()
             files = self._periodic(image, step)
             if not files:
                 self._cadence.held = max(1, time.monotonic_ns() - begin)
@@ -318,7 +326,8 @@ class Keeper:
             files.append(image.shares(f"{name}-{i}.part", f"s{i}.{of}", i, staging.of))
         return files
 
-    def _image(self) -> snapshot.Image:
+    def image(self) -> snapshot.Image:
+        """The state as it is now, whose large values are the live ones. Raises SnapshotError for one that cannot be kept."""
         state = {name: thing.state_dict() for name, thing in self._state.items()}
         return snapshot.Image(state, self._position(), self._codec, self._shard)
 

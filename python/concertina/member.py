@@ -39,7 +39,7 @@ class Member:
         self._loaded: Mapping[str, int] = {}
         self._world: World | None = None
         self._there = self._over = False
-        self._session: Session | Alone = session.start(sharded=self._sharded, local=self._local)
+        self._session: Session | Alone = session.start(sharded=self._sharded, local=self._local, handover=self._hands_over())
         self.gate: GatePage | NoGatePage = self._session.gate
         """Where program and agent tell each other how far they are."""
 
@@ -65,6 +65,19 @@ class Member:
         """Connects the ranks of the world; listener is the master port's socket on rank 0."""
         if listener:
             listener.close()
+
+    def _hands_over(self) -> bool:
+        """Whether it can give its state to others over the links of their world, and get it so."""
+        return False
+
+    def _give_state(self) -> None:
+        """Gives the state to those of the world that lack it."""
+        raise NotImplementedError
+
+    def _get_state(self) -> Mapping[str, int]:
+        """Gets the state from those of the world that have it; returns its position. Until something of it comes, the state that there is
+        stays what it is: others may be lost, and it be the newest that is left."""
+        raise NotImplementedError
 
     def _leave(self) -> None:
         """Takes apart what _form built, or as much of it as is there."""
@@ -129,9 +142,17 @@ class Member:
             if assigned.listener:
                 assigned.listener.close()
             raise
-        self._enters()
-        self._live.settled()
+        gets = assigned.handover and assigned.restore
+        if not gets:
+            self._enters()
+            self._live.settled()
         self._form(world, assigned.listener)
+        if gets:
+            self._brought(assigned, self._get_state())
+            self._enters()
+            self._live.settled()
+        elif assigned.handover:
+            self._give_state()
         self._keeper.begin(self._session.agent, self._place.step, assigned)
 
     def _adopt(self, assigned: Assignment) -> None:
@@ -142,6 +163,8 @@ class Member:
                 half = "" if self._live.clean else ", and a part of the next"
                 raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {done}{half}")
             return
+        if assigned.handover:
+            return  # It comes once the world is formed.
         if self._local:
             self._bring(assigned, lambda: self._keeper.load_local(assigned, self._kept()))
         else:
@@ -149,11 +172,15 @@ class Member:
 
     def _bring(self, assigned: Assignment, load: Callable[[], Mapping[str, int]]) -> None:
         """Brings the state to what it loads, which returns the position."""
-        world = assigned.world
         self._live.doubt()
-        at = self._loaded = load()
+        self._brought(assigned, load())
+
+    def _brought(self, assigned: Assignment, at: Mapping[str, int]) -> None:
+        """The state was loaded that is at this position."""
+        world = assigned.world
+        self._loaded = at
         if at.get("step", 0) != world.from_step:
-            raise RuntimeError(f"the world goes on after step {world.from_step}, the snapshot is of {at.get('step', 0)}")
+            raise RuntimeError(f"the world goes on after step {world.from_step}, and what it begins with is the state after {at.get('step', 0)}")
         self._check_loaded()
         self._place = Place.of(at)
         self.gate.restart(self._place.step, self._place.samples)

@@ -214,9 +214,12 @@ def _files_of(parts: Any, keys: Sequence[str]) -> list[str]:
     return files
 
 
-def start(env: Mapping[str, str] = os.environ, *, sharded: bool = False, local: bool = False) -> Session | Alone:
+def start(
+    env: Mapping[str, str] = os.environ, *, sharded: bool = False, local: bool = False, handover: bool = False
+) -> Session | Alone:
     """The session with the agent that the environment names, if it does. sharded: each process has its own shard of the state.
-    local: it has the share of its local rank, and all workers have the same.
+    local: it has the share of its local rank, and all workers have the same. handover: it can give its state to others in a world, and get
+    it so.
 
     Raises AgentError when that cannot be talked to, ValueError when LOCAL_RANK is no number.
     """
@@ -228,4 +231,4 @@ def start(env: Mapping[str, str] = os.environ, *, sharded: bool = False, local: 
         local_rank = int(text)
     except ValueError:
         raise ValueError(f"LOCAL_RANK is {text!r}: it must be a number") from None
-    return Session(Agent(path, local_rank, sharded=sharded, local=local))
+    return Session(Agent(path, local_rank, sharded=sharded, local=local, handover=handover))

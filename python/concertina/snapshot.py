@@ -95,7 +95,8 @@ class Image:
             """How the values are cut that are in shards."""
             description["shards"] = self.cut.described()
             self.shared, self.layout = self.bytes, self._place_shards(rank)
-        text = json.dumps(description).encode()
+        text = self.description = json.dumps(description).encode()
+        """What the values are, and where."""
         head = _HEAD.pack(_MAGIC, len(text)) + text
         self._head = head + bytes(-len(head) % _ALIGN)
 
@@ -242,6 +243,15 @@ class Image:
         with self._codec.loading(copy) as load:
             shard = self.rank and Joiner(self._codec, self.cut, self.rank, _aligned(self.bytes), load)
             return Decoder("the first state", self.bytes, load, shard).decode(self._state, None)
+
+    def copy_private(self, memory: memoryview) -> None:
+        """Copies what is small or differs by rank to memory, each value to its offset."""
+        self._copy([(part, memory[offset : offset + len(part)]) for offset, part in self._parts if offset < self.shared])
+
+    def shared_parts(self) -> list[tuple[int, memoryview | Elsewhere]]:
+        """The values that are the same on all ranks, and where they begin among these. Those without bytes are none: where the others begin,
+        one may stand that differs by rank."""
+        return [(offset - self.shared, part) for offset, part in self._parts if offset >= self.shared and len(part)]
 
     def whole(self, path: str) -> File:
         """The file that has everything."""

@@ -139,7 +139,7 @@ class TensorCodec(snapshot.Codec):
                         f"a tensor of {list(existing.shape)} is whole in the snapshot, and in shards in this job: it goes on only from states "
                         "whose values are in shards where its own are"
                     )
-                if not isinstance(existing, torch.Tensor) or not self._devices.has(existing) or not _fits(existing, tag):
+                if not isinstance(existing, torch.Tensor) or not self._devices.has(existing) or not fits(existing, tag):
                     return otherwise(tag, at, size, existing)
                 if size != existing.numel() * existing.element_size():
                     raise snapshot.SnapshotError(f"a file has {size} bytes for a tensor of {list(existing.shape)}")
@@ -168,7 +168,7 @@ class TensorCodec(snapshot.Codec):
         if "tensor" not in tag:
             return super().prepare(tag, size, existing)
         dtype, shape = _dtype(tag["tensor"]), tuple(tag["shape"])
-        if not isinstance(existing, torch.Tensor) or not _fits(existing, tag):
+        if not isinstance(existing, torch.Tensor) or not fits(existing, tag):
             existing = None
         if existing is not None and existing.device.type == "cpu" and existing.is_contiguous():
             return memory_of(existing.detach()), lambda: existing
@@ -385,7 +385,7 @@ def _along(dim: int | None) -> str:
     return "whole in each process" if dim is None else f"sharded along dimension {dim}"
 
 
-def _fits(tensor: torch.Tensor, tag: Mapping) -> bool:
+def fits(tensor: torch.Tensor, tag: Mapping) -> bool:
     """Whether a tensor is of the kind that a tag describes."""
     return _name(tensor.dtype) == tag.get("tensor") and list(tensor.shape) == tag.get("shape")
 

@@ -40,9 +40,11 @@ from concertina import job as _job
 from concertina import mistakes, randomness, recorder, samples, streams
 from concertina import plan as plans
 from concertina.agent import AgentError
+from concertina.codec import SnapshotError
 from concertina.gate import Phase
 from concertina.gradients import Among, Gradients
 from concertina.groups import Groups
+from concertina.handover import Handover
 from concertina.loader import Loader, Part
 from concertina.local import Replicas, local_mesh, local_of
 from concertina.member import copy_whole
@@ -414,7 +416,32 @@ class Job(_job.Job):
 
     # Worlds.
 
+    def _hands_over(self) -> bool:
+        if self._sharded or self._local or self._groups.by_device:  # Between devices it was not tried yet.
+            return False
+        try:
+            self._keeper.image()
+        except Exception:
+            return False  # It cannot be kept, which is told where it is to be.
+        return True
+
+    def _handover(self) -> Handover:
+        world, groups = self.world, self._groups
+        return Handover(world.rank, world.size, groups.device, groups.everyone, lambda: self._session.aborted)
+
+    def _give_state(self) -> None:
+        try:
+            image = self._keeper.image()
+        except (SnapshotError, MemoryError):
+            image = None
+        self._handover().give(image)
+
+    def _get_state(self) -> Mapping[str, int]:
+        handover = self._handover()
+        return self._keeper.receive("what other ranks have", lambda codec, now: handover.get(codec, now, self._live.doubt))
+
     def _enter_world(self, assigned: Any) -> None:
+        self._groups.kind = "/handover" if assigned.handover else ""
         self._buffers.watch(self._modules())
         self._watched = -1
         super()._enter_world(assigned)
@@ -481,7 +508,6 @@ class Job(_job.Job):
     def _position(self) -> dict[str, int]:
         return super()._position() | {"scale": self._gradients.scale}
 
-    def _adopt(self, assigned: Any) -> None:
-        super()._adopt(assigned)
-        if assigned.restore:
-            self._gradients.scale = self._loaded.get("scale", 0)
+    def _brought(self, assigned: Any, at: Mapping[str, int]) -> None:
+        super()._brought(assigned, at)
+        self._gradients.scale = self._loaded.get("scale", 0)

@@ -76,6 +76,8 @@ class Assignment:
     """The files with the shares of the snapshot; none when that is whole."""
     staging: Staging | None = None
     """What it writes of a state that is large enough for shares."""
+    handover: bool = False
+    """Whether those who restore get the state from the others, over the links of the world, and there is no snapshot."""
     shards: tuple[str, ...] = ()
     """The names of the parts with the shards of the snapshot, by rank; none when the state is in no shards."""
 
@@ -107,13 +109,13 @@ def from_message(message: Mapping) -> World:
 
 def assignment(message: Mapping, listener: socket.socket | None) -> Assignment:
     """What the agent's message asks for. Raises ValueError when it is not whole."""
-    kinds = {"restore": bool, "snapshot": str, "writer": bool}
+    kinds = {"restore": bool, "snapshot": str, "writer": bool, "handover": bool}
     values: dict[str, Any] = {name: message.get(name, kind()) for name, kind in kinds.items()}
     for name, kind in kinds.items():
         if type(values[name]) is not kind:
             raise ValueError(f"the agent sent a world with {name} = {values[name]!r}")
     formed = from_message(message)
-    if values["restore"] and formed.from_step and not values["snapshot"]:
+    if values["restore"] and formed.from_step and not values["snapshot"] and not values["handover"]:
         raise ValueError(f"the agent sent a world that begins after step {formed.from_step}, and no snapshot")
     for name in "shares", "shards":
         values[name] = message.get(name, [])

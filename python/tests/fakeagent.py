@@ -64,6 +64,7 @@ class FakeAgent:
         self.listener = listener
         self.messages: queue.Queue[tuple[int, dict]] = queue.Queue()
         self.greeting: dict = {}
+        self.hello: dict = {}
         self.raw_greeting: bytes | None = None
         self.pieces = 1
         self.silent_after_join = False
@@ -224,7 +225,7 @@ class FakeAgent:
                         del self._taken[slot]
 
     def _hello(self, connection: socket.socket, hello: dict) -> int | None:
-        slot = hello["localRank"]
+        slot, self.hello = hello["localRank"], hello
         if self.raw_greeting is not None:
             connection.sendall(self.raw_greeting)
             return None

@@ -39,14 +39,14 @@ class AnotherTraining(unittest.TestCase):
 
     def test_its_snapshot_is_refused_in_words(self):
         path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "a.part")
-        write(self.keeper(seed=1)._image(), path)
+        write(self.keeper(seed=1).image(), path)
         with self.assertRaisesRegex(SnapshotError, "seed=1, this job has seed=2"):
             self.keeper(seed=2).load(path)
         self.assertEqual(self.keeper(seed=1).load(path)["seed"], 1)
 
     def test_one_that_says_nothing_of_it_is_taken(self):
         path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "a.part")
-        write(self.keeper()._image(), path)
+        write(self.keeper().image(), path)
         self.assertEqual(self.keeper(seed=2).load(path), {"step": 1})
 
 
@@ -201,7 +201,7 @@ class Spares(unittest.TestCase):
             folder = self.enterContext(tempfile.TemporaryDirectory())
             holder = Holder()
             holder.values = {str(i): made.randbytes(made.choice((1, 7, 64, 70_001, 300_000))) for i in range(made.randint(1, 9))}
-            image = Keeper({"net": holder}, Codec(), lambda: {"step": 1})._image()
+            image = Keeper({"net": holder}, Codec(), lambda: {"step": 1}).image()
 
             def files(name):
                 own, spread = os.path.join(folder, name), made.random() < 0.5
@@ -444,6 +444,30 @@ class Failures(unittest.TestCase):
                 self.keeper.begin(self.agent, self.step, assigned())
                 self.assertIn("written", [text for _, text in self.steps(3)])
 
+    def test_the_first_one_after_a_handover_is_taken_when_the_one_before_is_written(self):
+        """Those who have come hold none."""
+        self.agent.interval = 1e6
+        self.keeper.begin(self.agent, self.step, assigned())
+        self.steps(2)
+        real, written = Image.write, threading.Event()
+        self.addCleanup(written.set)
+
+        def write(*arguments):
+            written.wait(SECONDS)
+            return real(*arguments)
+
+        with mock.patch.object(Image, "write", write):
+            self.keeper._keep(self.step)
+            self.keeper.forget()
+            self.keeper.begin(self.agent, self.step, assigned(handover=True))
+            for _ in range(3):
+                self.keeper.consider(self.step)
+                self.step += 1
+                self.assertEqual(self.keeper.due, self.step)
+            written.set()
+            self.keeper._join()
+        self.assertEqual([text for _, text in self.steps(3)], ["written"])
+
     def test_a_slow_folder_is_not_one_that_hangs(self):
         """What counts is whether it moves."""
         self.step = 2
@@ -484,7 +508,7 @@ class Failures(unittest.TestCase):
             self.assertIn("written", [text for _, text in self.steps(3)])
 
     def test_running_out_of_memory_at_the_barrier_is_told(self):
-        with mock.patch.object(self.keeper, "_image", side_effect=MemoryError):
+        with mock.patch.object(self.keeper, "image", side_effect=MemoryError):
             self.keeper.save(0)
         ((step, text),) = self.agent.said
         self.assertEqual(step, 0)

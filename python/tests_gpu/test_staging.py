@@ -205,7 +205,7 @@ class PutBack(unittest.TestCase):
         keepers = [
             test_staging.Keeper({"net": net, "opt": opt}, codec, lambda: {"step": 3}) for net, opt in zip(nets, opts, strict=True)
         ]
-        image = keepers[0]._image()
+        image = keepers[0].image()
         image.bring(codec.room(image.away))
         image.write(image.whole(path))
         places = [p.data_ptr() for p in nets[1].parameters()]

@@ -48,6 +48,7 @@ class Member:
         self.snapshots: dict[int, str] = {}
         self.parts: dict[int, dict[str, str]] = {}  # of a state in shards, by step and key
         self.round = 0
+        self.heard: list[dict] = []
         reader = threading.Thread(target=self._read)
         reader.start()
         stack.callback(reader.join)
@@ -78,7 +79,8 @@ class Member:
     def message(self, what):
         """The next message; what is waited for is said if there is none."""
         try:
-            return self.agent.messages.get(timeout=_patience())[1]
+            self.heard.append(self.agent.messages.get(timeout=_patience())[1])
+            return self.heard[-1]
         except queue.Empty:
             raise AssertionError(f"no {what}: {self.where_all_stand()}") from None
 
@@ -164,9 +166,9 @@ class Coordinator:
             member.hear("join")
         return members
 
-    def world(self, members, step=0, restoring=(), path="", until=0, terms=None, **more):
-        """Gives them the next world, with ranks in this order. until: the step at which all of them park; 0: none. terms: those of the operators
-        that told members, where not all were told by the same."""
+    def world(self, members, step=0, restoring=(), path="", until=0, told=None, **more):
+        """Gives them the next world, with ranks in this order. until: the step at which all of them park; 0: none. told: what one of them is
+        told besides."""
         self.number += 1
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
@@ -174,8 +176,7 @@ class Coordinator:
                 member.round = self.number
                 restore = member in restoring
                 message = world(rank, len(members), round=self.number, fromStep=step, masterPort=self.port)
-                message |= {"restore": restore, "snapshot": path if restore else "", "writer": True} | more
-                message["term"] = (terms or {}).get(member, message["term"])
+                message |= {"restore": restore, "snapshot": path if restore else "", "writer": True} | more | (told or {}).get(member, {})
                 member.agent.stop(until)
                 member.agent.give(message, listener=listener if rank == 0 else None)
 

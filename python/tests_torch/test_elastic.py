@@ -74,7 +74,7 @@ class Planned(Case):
     def test_ranks_of_one_world_meet_whoever_has_told_them(self):
         c = self.coordinator(seconds=0.01)
         members = c.start(2)
-        c.world(members, restoring=members, terms={members[1]: 2})
+        c.world(members, restoring=members, told={members[1]: {"term": 2}})
         c.end(members)
         self.assert_undisturbed(*members)
 

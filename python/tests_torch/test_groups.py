@@ -1,5 +1,6 @@
 """Process groups between devices, with stand-ins for these: tests_gpu has the tests with a real one."""
 
+import datetime
 import threading
 import unittest
 from unittest import mock
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
 import concertina.torch as elastic
+from concertina import groups
 from concertina.groups import Groups, outlive_peers
 from concertina.tensors import spread
 from concertina.world import World
@@ -18,6 +20,16 @@ GPU = torch.device("cuda", 0)
 
 def world(round):
     return World(1, round, 0, 0, 1, 3, 4, 0, 1, "127.0.0.1", 1)
+
+
+class Meeting(unittest.TestCase):
+    def test_that_nobody_has_come_is_no_fault_of_the_program(self):
+        """The operator goes by the last line of an error."""
+        ends = datetime.timedelta(milliseconds=10)
+        store = dist.TCPStore("127.0.0.1", 0, 2, True, timeout=ends, wait_for_workers=False, use_libuv=False)
+        with self.assertRaisesRegex(RuntimeError, "^peers of this world have not come: .*$"):
+            groups._init_group("gloo", store=dist.PrefixStore("1", store), rank=0, world_size=2, timeout=ends)
+        self.assertFalse(dist.is_initialized())
 
 
 class Settings(unittest.TestCase):

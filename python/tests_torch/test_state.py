@@ -47,13 +47,13 @@ class State(unittest.TestCase):
     def test_arrays_that_a_file_cannot_name_are_refused(self):
         kinds = [("a", "<f4"), ("b", "<i8")]
         with self.assertRaisesRegex(SnapshotError, "cannot be named in a file"):
-            keeper.Keeper({"x": Holder(x=numpy.zeros(3, kinds))}, TensorCodec(), lambda: {"step": 1})._image()
+            keeper.Keeper({"x": Holder(x=numpy.zeros(3, kinds))}, TensorCodec(), lambda: {"step": 1}).image()
 
     def through_a_file(self, change=lambda: None, **state):
         kept = keeper.Keeper(state, TensorCodec(), lambda: {"step": 1})
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "a.part")
-            write(kept._image(), path)
+            write(kept.image(), path)
             change()
             self.assertEqual(kept.load(path), {"step": 1})
 
@@ -140,7 +140,7 @@ class State(unittest.TestCase):
             (RuntimeError("CUDA error: an illegal memory access was encountered"), RuntimeError),
         ]:
             with mock.patch("torch.Tensor.cpu", side_effect=error), self.assertRaises(want):
-                kept._image()
+                kept.image()
 
     def test_sparse_ones_are_refused(self):
         with self.assertRaisesRegex(SnapshotError, r"\['holder'\]\['a'\] is a torch.Tensor"):

@@ -33,6 +33,8 @@ type Said struct {
 	Sharded bool
 	// Local says with Connected that it has the share of its local rank of a state that is the same on all workers.
 	Local bool
+	// HandsOver says with Connected that it can give its state over the links of a world, and get it so.
+	HandsOver bool
 	// Device says with Faulted that it is an error of a device, at which the process may look before it ends.
 	Device bool
 	// Parts are the shards that it wants, with Wants, and Ranges the bytes of each of these that it needs; none for all.

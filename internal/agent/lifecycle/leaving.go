@@ -28,7 +28,10 @@ func (m *Machine) leaveAfter(now time.Time, step uint64) ([]Effect, bool) {
 
 // connect takes a process that says hello. One that leaves its world when it is told to was started in it.
 func (m *Machine) connect(s *slot, e Said) {
-	*s = slot{connection: e.Connection, elastic: true, leaves: e.Leaves, shares: e.Shares, sharded: e.Sharded, local: e.Local}
+	*s = slot{
+		connection: e.Connection, elastic: true, leaves: e.Leaves, shares: e.Shares, sharded: e.Sharded, local: e.Local,
+		handsOver: e.HandsOver,
+	}
 	if e.Leaves && m.in != nil {
 		s.world = m.in.Round
 	}

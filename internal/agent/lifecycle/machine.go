@@ -196,7 +196,7 @@ func (w World) nonsense(processes int) string {
 		return fmt.Sprintf("it wants %d processes in this worker, whose pod was made for %d", w.Processes, processes)
 	case w.MasterAddress == "" || w.MasterPort < 1 || w.MasterPort > 65535:
 		return fmt.Sprintf("its master address is %q, port %d", w.MasterAddress, w.MasterPort)
-	case w.Restore && w.FromStep > 0 && w.Snapshot == nil:
+	case w.Restore && w.FromStep > 0 && w.Snapshot == nil && !w.Handover:
 		return fmt.Sprintf("it goes back to step %d and names no snapshot", w.FromStep)
 	default:
 		return ""

@@ -38,6 +38,8 @@ type slot struct {
 	sharded bool
 	// local is true for one that has the share of its local rank of a state that is the same on all workers.
 	local bool
+	// handsOver is true for one that can give its state over the links of a world, and get it so.
+	handsOver bool
 	// wants are the shards that it waits for; nil for none. ranges are the bytes of each that it needs; none for all.
 	wants  []string
 	ranges [][][2]uint64
@@ -302,11 +304,13 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		return nil
 	case s.saving != 0:
 		return nil // what it says of that would be taken for a snapshot of the next world
+	case m.in.World.Handover && !s.handsOver:
+		return s.refuse(i, fmt.Sprintf("the state of round %d goes over the links of its world, and this process knows of no such thing", m.in.Round))
 	case s.waiting == WaitsJoin && !m.in.World.Restore && m.in.World.FromStep > 0:
 		why := fmt.Sprintf("round %d goes on with the state after step %d, which this process does not have", m.in.Round, m.in.World.FromStep)
 		return s.refuse(i, why)
 	default:
-		*s = slot{connection: s.connection, elastic: true, shares: s.shares, sharded: s.sharded, local: s.local, world: m.in.Round}
+		*s = slot{connection: s.connection, elastic: true, shares: s.shares, sharded: s.sharded, local: s.local, handsOver: s.handsOver, world: m.in.Round}
 		return []Effect{Give{Slot: i, Connection: s.connection, Start: *m.in}, Tell{}}
 	}
 }

@@ -43,6 +43,11 @@ func (m *Machine) Supplied() bool {
 	return m.in != nil && len(m.slots) > 0 && !slices.ContainsFunc(m.slots, func(s slot) bool { return s.handed != m.in.Round })
 }
 
+// HandsOver says whether all processes can give their state over the links of a world, and get it so.
+func (m *Machine) HandsOver() bool {
+	return len(m.slots) > 0 && !slices.ContainsFunc(m.slots, func(s slot) bool { return !s.handsOver })
+}
+
 // Refused is a planned round that this worker could not go on to, since its processes did not stand where it
 // begins; 0 for none.
 func (m *Machine) Refused() uint64 { return m.refused }

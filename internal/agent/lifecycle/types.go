@@ -45,6 +45,8 @@ type World struct {
 	Restore        bool
 	Snapshot       *Snapshot
 	Holders, Peers []Holder
+	// Handover is true where the processes that have the state give it to those that are to load it, over the links of the world.
+	Handover bool
 	// Parts are what Snapshot is made of, the part of a rank first and then all shares, or all shards; nil for one that is
 	// whole. Of a state in shards processes load what they need of it also when Restore is false.
 	Parts []Part

@@ -33,7 +33,7 @@ func (s *Server) Give(slot int, connection uint64, place Place) {
 	}
 	world := place.world(slot, s.identity.Slots)
 	var files []*os.File
-	if world.Rank == 0 && place.HandOver {
+	if world.Rank == 0 && place.GivesPort {
 		file, err := s.masterSocket(place.MasterAddress, place.MasterPort)
 		if err != nil {
 			s.deny(c, err.Error())
@@ -66,7 +66,7 @@ func (p Place) world(slot, slots int) wire.World {
 		LocalRank: slot, LocalSize: slots,
 		WorkerRank: p.WorkerRank, Workers: p.Workers,
 		MasterAddress: p.MasterAddress, MasterPort: p.MasterPort,
-		Restore: p.Restore, Snapshot: p.Snapshot, Shares: p.Shares, Shards: p.Shards, Writer: p.Writer && slot == 0, Staging: p.stagingOf(slot),
+		Restore: p.Restore, Handover: p.Handover, Snapshot: p.Snapshot, Shares: p.Shares, Shards: p.Shards, Writer: p.Writer && slot == 0, Staging: p.stagingOf(slot),
 	}
 }
 

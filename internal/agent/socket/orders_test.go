@@ -90,7 +90,7 @@ func TestStopsOfTheGate(t *testing.T) {
 // ends the whole process when its listening socket is shut down.
 func TestEveryWorldHasItsOwnListener(t *testing.T) {
 	f := listen(t, 1, DefaultTiming())
-	place := Place{Term: 1, Round: 1, Workers: 1, MasterAddress: "127.0.0.1", MasterPort: freePort(t), HandOver: true}
+	place := Place{Term: 1, Round: 1, Workers: 1, MasterAddress: "127.0.0.1", MasterPort: freePort(t), GivesPort: true}
 	f.enter(t, place)
 	c := f.dial(t)
 	c.hello()

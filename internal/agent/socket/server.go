@@ -49,11 +49,12 @@ type Place struct {
 	WorkerRank, Workers           int
 	MasterAddress                 string
 	MasterPort                    int
-	// HandOver is true when the process of rank 0 gets the listening socket of the master port;
+	// GivesPort is true when the process of rank 0 gets the listening socket of the master port;
 	// false when a launcher binds it.
-	HandOver bool
-	// Restore, Snapshot, Shares, Shards, Writer and Staging are told to the process as they are.
+	GivesPort bool
+	// Restore, Handover, Snapshot, Shares, Shards, Writer and Staging are told to the process as they are.
 	Restore  bool
+	Handover bool
 	Snapshot string
 	Shares   []string
 	Shards   []string

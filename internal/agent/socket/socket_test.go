@@ -217,7 +217,7 @@ func TestConversationOfThePage(t *testing.T) {
 	f.enter(t, Place{
 		Term: 3, Round: 5, Parent: 4, FromStep: 7, WorkerRank: 0, Workers: 2,
 		Restore: true, Snapshot: "/memory/snapshots/4-7", Writer: true,
-		MasterAddress: "127.0.0.1", MasterPort: port, HandOver: true,
+		MasterAddress: "127.0.0.1", MasterPort: port, GivesPort: true,
 	})
 	c := f.dial(t)
 	c.say(`{"type":"hello","protocol":2,"localRank":0}`)
@@ -299,7 +299,7 @@ func checkListener(t *testing.T, file *os.File, port int) {
 
 func TestOnlyRankZeroGetsTheListener(t *testing.T) {
 	f := listen(t, 2, DefaultTiming())
-	place := Place{Term: 1, Round: 1, Workers: 1, MasterAddress: "127.0.0.1", MasterPort: freePort(t), HandOver: true}
+	place := Place{Term: 1, Round: 1, Workers: 1, MasterAddress: "127.0.0.1", MasterPort: freePort(t), GivesPort: true}
 	ask := func(localRank string) wire.World {
 		c := f.dial(t)
 		c.say(`{"type":"hello","protocol":2,"localRank":` + localRank + `}`)
@@ -316,12 +316,12 @@ func TestOnlyRankZeroGetsTheListener(t *testing.T) {
 	if w := ask("1"); w.FDs != 0 || w.Rank != 1 || w.LocalRank != 1 {
 		t.Errorf("local rank 1 got %+v", w)
 	}
-	place.HandOver = false
+	place.GivesPort = false
 	f.enter(t, place)
 	if w := ask("0"); w.FDs != 0 || w.Rank != 0 {
 		t.Errorf("rank 0 under a launcher got %+v", w)
 	}
-	place.HandOver, place.WorkerRank, place.Workers = true, 1, 2
+	place.GivesPort, place.WorkerRank, place.Workers = true, 1, 2
 	f.enter(t, place)
 	if w := ask("0"); w.FDs != 0 || w.Rank != 2 {
 		t.Errorf("local rank 0 of the second worker got %+v", w)
@@ -495,7 +495,7 @@ func TestMasterPortThatIsTaken(t *testing.T) {
 	}
 	defer func() { _ = other.Close() }()
 	f.enter(t, Place{
-		Round: 1, Workers: 1, HandOver: true,
+		Round: 1, Workers: 1, GivesPort: true,
 		MasterAddress: "127.0.0.1", MasterPort: other.Addr().(*net.TCPAddr).Port,
 	})
 	c := f.dial(t)

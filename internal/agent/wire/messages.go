@@ -70,6 +70,9 @@ type Hello struct {
 	// Local is true for a program whose workers have the same state, of which each process has the share of its local rank: all
 	// processes of a worker that is asked write.
 	Local bool `json:"local,omitempty"`
+	// Handover is true for a program that can give its state to others over the links of their world, and get it so. All of it is
+	// the same on all ranks, but for what is small or in buffers.
+	Handover bool `json:"handover,omitempty"`
 }
 
 // Welcome answers Hello; the gate page comes with it.
@@ -116,7 +119,9 @@ type World struct {
 	MasterPort    int    `json:"masterPort"`
 	// Restore is false for a process that goes on with the state it has. Otherwise it loads the file
 	// Snapshot, with what is in the files Shares, or begins anew when it is empty.
-	Restore  bool     `json:"restore"`
+	Restore bool `json:"restore"`
+	// Handover has the processes that have the state give it to those with Restore, over the links of the world; there is no Snapshot.
+	Handover bool     `json:"handover,omitempty"`
 	Snapshot string   `json:"snapshot,omitempty"`
 	Shares   []string `json:"shares,omitempty"`
 	// Shards names the shards of the state that there are, by their ranks: a process asks for those that it needs with Want. The

@@ -242,7 +242,12 @@ type Report struct {
 	Uncopied *Uncopied `protobuf:"bytes,33,opt,name=uncopied,proto3" json:"uncopied,omitempty"`
 	// All processes have got the shards that they wanted of the state that round begins with. Unset where that is in no shards, and by
 	// agents that do not say it.
-	Supplied      bool `protobuf:"varint,34,opt,name=supplied,proto3" json:"supplied,omitempty"`
+	Supplied bool `protobuf:"varint,34,opt,name=supplied,proto3" json:"supplied,omitempty"`
+	// All processes of this worker can give others the state that they have over the links of their world, or get it so. Unset before
+	// they have spoken to it, and by agents that cannot tell them to.
+	HandsOver bool `protobuf:"varint,35,opt,name=hands_over,json=handsOver,proto3" json:"hands_over,omitempty"`
+	// World.handover of round.
+	Handover      bool `protobuf:"varint,36,opt,name=handover,proto3" json:"handover,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -490,6 +495,20 @@ func (x *Report) GetUncopied() *Uncopied {
 func (x *Report) GetSupplied() bool {
 	if x != nil {
 		return x.Supplied
+	}
+	return false
+}
+
+func (x *Report) GetHandsOver() bool {
+	if x != nil {
+		return x.HandsOver
+	}
+	return false
+}
+
+func (x *Report) GetHandover() bool {
+	if x != nil {
+		return x.Handover
 	}
 	return false
 }
@@ -2333,7 +2352,7 @@ type World struct {
 	// The processes of this worker load the snapshot, or begin anew when there is none. Otherwise they
 	// go on with the state that they have, which is that of from_step.
 	Restore bool `protobuf:"varint,9,opt,name=restore,proto3" json:"restore,omitempty"`
-	// What to load; unset when from_step is 0 and there is none.
+	// What to load; unset when from_step is 0 and there is none, and with handover.
 	Snapshot *Snapshot `protobuf:"bytes,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// Who has it.
 	Holders []*Holder `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`
@@ -2346,7 +2365,10 @@ type World struct {
 	// or of another one. Of a state in shards all of these, of which its processes say what they need, whether restore is set or not.
 	Parts []*Snapshot `protobuf:"bytes,14,rep,name=parts,proto3" json:"parts,omitempty"`
 	// Who gets it as well, and gives what has come of it. The parts of each are those that it is getting.
-	Peers         []*Holder `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
+	Peers []*Holder `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
+	// The state goes over the links of this world: before the first step those of its workers that have it, which is all without restore,
+	// give it to the others. Only where all have said hands_over.
+	Handover      bool `protobuf:"varint,16,opt,name=handover,proto3" json:"handover,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2486,6 +2508,13 @@ func (x *World) GetPeers() []*Holder {
 	return nil
 }
 
+func (x *World) GetHandover() bool {
+	if x != nil {
+		return x.Handover
+	}
+	return false
+}
+
 type Holder struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -2571,7 +2600,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x8e\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xc9\n" +
 	"\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
@@ -2610,7 +2639,10 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
 	"state_size\x18  \x01(\v2#.concertina.rendezvous.v1.StateSizeR\tstateSize\x12>\n" +
 	"\buncopied\x18! \x01(\v2\".concertina.rendezvous.v1.UncopiedR\buncopied\x12\x1a\n" +
-	"\bsupplied\x18\" \x01(\bR\bsuppliedB\x0e\n" +
+	"\bsupplied\x18\" \x01(\bR\bsupplied\x12\x1d\n" +
+	"\n" +
+	"hands_over\x18# \x01(\bR\thandsOver\x12\x1a\n" +
+	"\bhandover\x18$ \x01(\bR\bhandoverB\x0e\n" +
 	"\f_pause_nanos\"J\n" +
 	"\bUncopied\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
@@ -2758,7 +2790,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\aplanned\x18\x02 \x01(\bR\aplanned\x12\x1b\n" +
 	"\tsave_step\x18\x03 \x01(\x04R\bsaveStep\x12\x1d\n" +
 	"\n" +
-	"leave_step\x18\x04 \x01(\x04R\tleaveStep\"\xf5\x04\n" +
+	"leave_step\x18\x04 \x01(\x04R\tleaveStep\"\x91\x05\n" +
 	"\x05World\x12%\n" +
 	"\x0emembers_digest\x18\x01 \x01(\tR\rmembersDigest\x12\x1b\n" +
 	"\tfrom_step\x18\x02 \x01(\x04R\bfromStep\x12\x1f\n" +
@@ -2777,7 +2809,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x06writer\x18\f \x01(\bR\x06writer\x12;\n" +
 	"\astaging\x18\r \x01(\v2!.concertina.rendezvous.v1.StagingR\astaging\x128\n" +
 	"\x05parts\x18\x0e \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\x126\n" +
-	"\x05peers\x18\x0f \x03(\v2 .concertina.rendezvous.v1.HolderR\x05peers\"\x86\x01\n" +
+	"\x05peers\x18\x0f \x03(\v2 .concertina.rendezvous.v1.HolderR\x05peers\x12\x1a\n" +
+	"\bhandover\x18\x10 \x01(\bR\bhandover\"\x86\x01\n" +
 	"\x06Holder\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +

@@ -129,6 +129,7 @@ func TestCommunicationError(t *testing.T) {
 		"Traceback\n  File x\nConnectionResetError: [Errno 104] Connection reset by peer": true,
 		"RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer\n\n": true,
 		"torch.distributed.DistBackendError: NCCL communicator was aborted":               true,
+		"RuntimeError: the state could not be had from peers: Operation timed out!":       true, // concertina/handover.py
 		"read tcp 10.0.0.1:5: EOF":                                true,
 		"connection reset by peer\nValueError: bad":               false,
 		"ValueError: bad learning rate":                           false,

@@ -143,7 +143,7 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 		WorkerRank: r.GetWorkerRank(), Terminating: r.GetTerminating(),
 		Standby: r.GetStandby(), Out: r.GetOut(), SnapshotError: plain.Text(r.GetSnapshotError()),
 		MasterPort: r.GetMasterPort(), Refused: r.GetRefused(), Begun: r.PauseNanos != nil,
-		Hold: r.GetHold(), Before: r.GetBefore(), Stays: r.GetStays(), Supplied: r.GetSupplied(), Restarts: r.GetRestarts(),
+		Hold: r.GetHold(), Before: r.GetBefore(), Stays: r.GetStays(), Supplied: r.GetSupplied(), HandsOver: r.GetHandsOver(), Handover: r.GetHandover(), Restarts: r.GetRestarts(),
 		Failure: rendezvous.Failure{
 			Round: r.GetFailure().GetRound(), Code: r.GetFailure().GetCode(), Killed: r.GetFailure().GetKilled(),
 			Message: plain.Text(r.GetFailure().GetMessage()),
@@ -444,7 +444,7 @@ func placeMessage(p *rendezvous.Place) *rendezvousv1.World {
 		MembersDigest: p.Digest, FromStep: p.FromStep,
 		WorkerRank: uint32(p.WorkerRank), Workers: uint32(p.Workers), ProcessesPerWorker: uint32(p.Processes),
 		MasterAddress: p.Master.Address, MasterPort: p.Master.Port,
-		Parent: p.Parent, Restore: p.Restore, Writer: p.Writer,
+		Parent: p.Parent, Restore: p.Restore, Writer: p.Writer, Handover: p.Handover,
 	}
 	if p.Snapshot != nil {
 		m.Snapshot = snapshotMessage(p.Snapshot)

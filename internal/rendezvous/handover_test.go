@@ -1,0 +1,296 @@
+package rendezvous
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// handing is a job whose programs give their state to others over the links of their world.
+func handing(t *testing.T, pods int) (*fleet, *modelLeader) {
+	f := emptyFleet(t)
+	f.hands, f.target = true, int32(pods)
+	l := f.training(pods)
+	return f, l
+}
+
+// wholesale are the snapshots of a whole state that anybody has, after a step.
+func (f *fleet) wholesale(step uint64) (who []string) {
+	for _, uid := range f.uids() {
+		if slices.ContainsFunc(f.pods[uid].snapshots, func(s Snapshot) bool { return s.Step == step }) {
+			who = append(who, uid)
+		}
+	}
+	return who
+}
+
+// Who joins a world gets the state over its links: nobody writes a snapshot for it, and nobody loads one.
+func TestNewcomersGetTheStateOverTheLinks(t *testing.T) {
+	f, l := handing(t, 2)
+	f.parkedBefore(l)
+	w := l.machine.writing
+	if !w.plan.handover || w.plan.snapshot != nil {
+		t.Fatalf("the plan is %+v", w.plan)
+	}
+	from := w.Next.FromStep
+	f.finishWrite(l)
+	for uid, restores := range map[string]bool{"p00": false, "p01": false, "p02": true} {
+		d, _ := l.machine.Directive(uid)
+		if d.World == nil || !d.World.Handover || d.World.Restore != restores || d.World.Snapshot != nil {
+			t.Errorf("%s is told %+v", uid, d.World)
+		}
+	}
+	f.turns(l, 20)
+	if world := l.machine.world; world.record.Round != 2 || f.done[2] <= from {
+		t.Errorf("the job is in round %d, which has made steps up to %d", world.record.Round, f.done[2])
+	}
+	if who := f.wholesale(from); len(who) > 0 {
+		t.Errorf("%v have snapshots of the barrier", who)
+	}
+}
+
+// One who does not know how has a snapshot taken for all: a member, or a newcomer.
+func TestAllHaveToKnowOfHandovers(t *testing.T) {
+	for _, older := range []int{0, 2} {
+		f := emptyFleet(t)
+		f.hands = true
+		for i := range 2 {
+			f.makePod()
+			f.pods[f.uids()[i]].hands = i != older
+		}
+		f.newLeader()
+		l := f.leaders[f.born]
+		f.turns(l, 8)
+		f.target++
+		f.makePod()
+		f.pods["p02"].hands = older != 2
+		_ = f.handle(l, GangExpected{f.gang()})
+		f.turns(l, 60)
+		if w := l.machine.world; w.record.Workers != 3 || w.handover || w.snapshot == nil || f.done[w.record.Round] <= w.record.FromStep {
+			t.Errorf("p%02d knows of no handover: round %d of %d workers begins with %v", older, w.record.Round, w.record.Workers, w.snapshot)
+		}
+	}
+}
+
+// A world that was to begin with a handover, and has not begun, is followed by one that begins with a snapshot: whatever the links
+// are at, or the states, the job gets on, and no program is at fault. What has begun is followed by a handover again.
+func TestAfterAHandoverThatFailedSnapshotsServe(t *testing.T) {
+	for text, failing := range map[string][]string{
+		"RuntimeError: Connection closed by peer": {"p02"},
+		"RuntimeError: the state could not be had from peers: [pair.cc:81] Timed out waiting 120000ms for recv operation to complete": {"p02"},
+		"RuntimeError: the state could not be had from peers: each of them holds something that cannot be kept":                       {"p00", "p01", "p02"},
+	} {
+		f, l := handing(t, 2)
+		f.parkedBefore(l)
+		f.finishWrite(l)
+		for _, uid := range f.uids() {
+			f.meet(l, f.pods[uid]) // they are in it, and nothing is handed over
+		}
+		if !f.pods["p02"].process.lacks {
+			t.Fatal("it has the state already")
+		}
+		for _, uid := range failing {
+			f.pods[uid].fail(text)
+		}
+		f.turns(l, 60)
+		w := l.machine.world
+		if w.record.Round < 3 || w.record.Workers != 3 || w.handover || w.snapshot == nil || f.done[w.record.Round] <= w.record.FromStep {
+			t.Fatalf("%s: round %d of %d workers begins after step %d with %v", text, w.record.Round, w.record.Workers, w.record.FromStep, w.snapshot)
+		}
+		if w.record.FromStep != f.done[1] || f.pods["p02"].restarted > 0 {
+			t.Errorf("%s: it begins after step %d of %d, with %s", text, w.record.FromStep, f.done[1], &f.pods["p02"].worker)
+		}
+		f.parkedBefore(l)
+		if !l.machine.writing.plan.handover {
+			t.Errorf("%s: the next newcomer gets a snapshot as well", text)
+		}
+	}
+}
+
+// Who is interrupted when some of the state has come, and not all, has none, whatever it had before. Before anything has come it has that.
+func TestWhoIsInterruptedInAHandoverHasNoState(t *testing.T) {
+	for _, came := range []bool{false, true} {
+		f, l := handing(t, 2)
+		f.parkedBefore(l)
+		f.finishWrite(l)
+		for _, uid := range f.uids() {
+			f.meet(l, f.pods[uid])
+		}
+		w := f.pods["p02"]
+		for came && !w.process.came {
+			f.move(w)
+		}
+		if !w.process.lacks {
+			t.Fatal("it has the state already")
+		}
+		w.abort()
+		if w.process.clean == came || w.process.handing {
+			t.Errorf("some has come: %v; it is %+v", came, w.process)
+		}
+	}
+}
+
+// A survivor that is clean after an older step is what is left when those are lost that were to give it a newer state, and nothing of that has come.
+func TestAnOlderStateIsLeftWhenTheNewerOneDoesNotCome(t *testing.T) {
+	for _, came := range []bool{false, true} {
+		f, l := handing(t, 3)
+		var top uint64
+		for _, uid := range f.uids() {
+			top = max(top, f.pods[uid].process.made())
+		}
+		for moved := true; moved; {
+			moved = false
+			for _, uid := range f.uids() {
+				if p := f.pods[uid]; p.process.made() < top || !p.process.stepping {
+					f.move(p)
+					moved = true
+				}
+			}
+		}
+		for last := f.pods["p01"]; last.process.stepping; {
+			f.move(last)
+		}
+		f.pods["p00"].process.writing = false
+		older, newer := f.pods["p00"].process.made(), f.pods["p01"].process.made()
+		f.target = 2
+		f.end(f.pods["p02"])
+		f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "it has ended", true
+		f.pods["p01"].fail("RuntimeError: Connection closed by peer")
+		f.pods["p00"].fail("RuntimeError: Connection closed by peer")
+		for l.machine.writing == nil {
+			f.turn(l)
+		}
+		if w := l.machine.writing; newer != older+1 || w.Next.FromStep != newer || !w.plan.handover {
+			t.Fatalf("p00 has made %d, p01 %d; the next world begins after %d, handover %v", older, newer, w.Next.FromStep, w.plan.handover)
+		}
+		f.finishWrite(l)
+		for _, uid := range []string{"p00", "p01", "p00", "p01"} {
+			f.meet(l, f.pods[uid])
+		}
+		for came && !f.pods["p00"].process.came {
+			f.move(f.pods["p00"])
+		}
+		f.target, f.minimum = 1, 1
+		f.end(f.pods["p01"])
+		f.pods["p01"].want.Lost, f.pods["p01"].want.Ended = "it has ended", true
+		_ = f.handle(l, GangExpected{f.gang()})
+		f.turns(l, 60)
+		if w := l.machine.world; (w.record.Round == 3 && w.live["p00"] && w.record.FromStep == older) == came {
+			t.Errorf("some has come: %v; round %d begins after step %d of %d, live %v", came, w.record.Round, w.record.FromStep, older, w.live)
+		}
+	}
+}
+
+// A survivor whose state is not that after the step with which the job goes on gets it from the others.
+func TestASurvivorThatIsNotCleanGetsTheState(t *testing.T) {
+	f := emptyFleet(t)
+	f.hands, f.target = true, 3
+	l := f.training(3)
+	for f.pods["p00"].process.writing || !f.pods["p00"].process.stepping {
+		f.move(f.pods["p00"])
+	}
+	f.pods["p00"].process.writing, f.pods["p01"].process.writing = true, false
+	f.target = 2
+	f.end(f.pods["p02"])
+	f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "it has ended", true
+	made := f.done[1]
+	for range 40 {
+		f.turn(l)
+		if l.machine.world.record.Round > 1 {
+			break
+		}
+	}
+	w := l.machine.world
+	if w.record.Round != 2 || !w.handover || w.live["p00"] || !w.live["p01"] || w.snapshot != nil {
+		t.Fatalf("round %d: handover %v, live %v, snapshot %v", w.record.Round, w.handover, w.live, w.snapshot)
+	}
+	f.turns(l, 20)
+	if f.done[2] <= made {
+		t.Errorf("it has made %d steps, and %d were made before", f.done[2], made)
+	}
+}
+
+// A leader that finds a world half published has the rest of it join the handover that the others wait for, as nobody but those says that
+// there is one.
+func TestAHandoverIsPublishedAgain(t *testing.T) {
+	for name, knows := range map[string]bool{"by one that knows of it": true, "by one that does not": false} {
+		t.Run(name, func(t *testing.T) {
+			f := emptyFleet(t)
+			f.hands, f.minimum, f.target = true, 1, 2
+			l := f.publishedToOne(func() { f.older = !knows })
+			w := l.machine.world
+			if w == nil || f.done[w.record.Round] <= w.record.FromStep {
+				t.Fatalf("the job does not get on: %+v", f.record)
+			}
+			if (w.record.Round == 2) != knows || w.record.FromStep != f.done[1] {
+				t.Errorf("it goes on in round %d, after step %d of %d", w.record.Round, w.record.FromStep, f.done[1])
+			}
+		})
+	}
+}
+
+// TestHandoversAgainstModel plays the histories of TestChangesAgainstModel with programs of which most hand their state over, and worlds
+// that others join time and again.
+func TestHandoversAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleetOf(t, InPlace)
+		f.hands, f.sizes = true, nil
+		for i, uid := range f.uids() {
+			f.pods[uid].hands = i < 2
+		}
+		f.more = map[string]func(*rapid.T){
+			"join":       f.with((*fleet).joined),
+			"join again": f.with((*fleet).joined),
+			"move":       f.with((*fleet).steps),
+		}
+		f.turns(f.pick(), 10)
+		f.play(t)
+	})
+}
+
+// joined takes a leader to the moment at which it publishes a world that hands its state over, if it comes to that, where some may have
+// entered it.
+func (f *fleet) joined() {
+	l := f.pick()
+	l.machine.nextTry = f.now
+	if f.target < 5 {
+		f.target++
+	}
+	f.addPod()
+	for range 60 {
+		if w := l.machine.writing; w != nil && w.plan != nil && w.plan.handover && l.writing != nil {
+			f.finishWrite(l)
+			break
+		}
+		f.turn(l)
+	}
+	for range rapid.IntRange(0, 4).Draw(f.draws, "entering") {
+		if p := f.pickPod(); p.leader == l {
+			f.meet(l, p)
+		}
+	}
+}
+
+// What a process has from before the world is gone on from where it has that from the world before: two that have an older one may have
+// different states.
+func TestOnlyTheStateOfTheWorldBeforeIsOlderAndGood(t *testing.T) {
+	m := &Machine{world: &world{record: Record{Round: 4, Parent: 3, FromStep: 9}}}
+	for _, row := range []struct {
+		before, clean, done uint64
+		want                bool
+	}{
+		{before: 3, clean: 8, done: 9, want: true},
+		{before: 2, clean: 8, done: 9},
+		{before: 0, clean: 8, done: 9},
+		{before: 3, clean: 10, done: 9}, // nobody has made that step since
+		{before: 2, clean: 9, done: 9, want: true},
+		{before: 2, clean: 11, done: 11, want: true},
+		{before: 0, clean: 0, done: 9, want: true},
+	} {
+		mem := &member{report: Report{Round: 4, Before: row.before}}
+		if got := m.cleanAt(mem, &Process{Clean: true, CleanStep: row.clean, Done: row.done}, row.clean); got != row.want {
+			t.Errorf("%+v: %v", row, got)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+"""Ranks of groups, each in a process of its own."""
+
+import importlib
+import pickle
+import subprocess
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+
+def together(module, *cases):
+    """What run(rank, size, **options) of a module returns in each rank, for each of the cases, which are a size and options. Raises
+    AssertionError where one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/asked", "wb") as asked:
+            pickle.dump((module, cases), asked)
+        command = [sys.executable, "-X", "faulthandler", "-m", "tests_torch.ranks", folder]
+        env = {"PYTHONPATH": ":".join(sys.path)}
+        most = max(size for size, _ in cases)
+        ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True, env=env) for rank in range(most)]
+        try:
+            errors = [rank.communicate(timeout=300)[1] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        assert not any(rank.returncode for rank in ranks), "\n".join(errors)
+        found = []
+        for rank in range(most):
+            with open(f"{folder}/{rank}", "rb") as answer:
+                found.append(pickle.load(answer))
+        return [[found[rank][number] for rank in range(size)] for number, (size, _) in enumerate(cases)]
+
+
+def main(folder, rank):
+    torch.set_num_threads(1)
+    with open(f"{folder}/asked", "rb") as asked:
+        module, cases = pickle.load(asked)
+    run, answers = importlib.import_module(module).run, []
+    for number, (size, options) in enumerate(cases):
+        answer = None
+        if rank < size:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{number}", rank=rank, world_size=size)
+            answer = run(rank, size, **options)
+            dist.barrier()  # Others may still get something from it.
+            dist.destroy_process_group()
+        answers.append(answer)
+    with open(f"{folder}/{rank}", "wb") as file:
+        pickle.dump(answers, file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,364 @@
+"""The state of a world goes over its links to those who lack it."""
+
+import pathlib
+import random
+import unittest
+
+import torch
+
+from concertina import handover, snapshot
+from concertina.handover import PIECE, ways
+from concertina.tensors import InPlace, TensorCodec
+from tests_torch.ranks import together
+from tests_torch.test_elastic import Case
+
+MIB = 1 << 20
+
+
+class Plans(unittest.TestCase):
+    def test_pieces_are_all_of_each_value_once(self):
+        for seed in range(200):
+            draw = random.Random(seed)
+            values, at = {}, 0
+            for _ in range(draw.randrange(12)):
+                values[at] = draw.choice([0, 1, 70_000, MIB - 1, MIB, PIECE, PIECE + 1, draw.randrange(5 * PIECE)])
+                at += values[at] + draw.randrange(1, 64)
+            seen = {}
+            for piece in handover.pieces_of(values):
+                self.assertTrue(0 < piece.size <= PIECE, seed)
+                for part in piece.parts:
+                    self.assertEqual(seen.get(part.at, 0), part.low, seed)
+                    seen[part.at] = part.high
+            self.assertEqual(seen, {at: size for at, size in values.items() if size}, seed)
+
+    def test_everybody_gets_each_piece_once_and_nobody_gives_much_more_than_that(self):
+        for seed in range(40):
+            draw = random.Random(seed)
+            ranks = draw.sample(range(100), draw.randrange(2, 20))
+            few = draw.randrange(1, len(ranks))
+            givers, lackers = ranks[:few], ranks[few:]
+            count = len(givers) * len(lackers)
+            gave = dict.fromkeys(ranks, 0)
+            for number in range(count):
+                found = ways(number, givers, lackers)
+                giver = givers[number % len(givers)]
+                self.assertEqual(found.keys(), {giver, *lackers}, seed)
+                got = [target for rank, way in found.items() for target in way.targets]
+                self.assertEqual(sorted(got), sorted(lackers), seed)
+                for rank, way in found.items():
+                    gave[rank] += len(way.targets)
+                    self.assertTrue(rank == giver or rank in found[way.source].targets, seed)
+                # From each of them on it comes to an end.
+                depth = max(self.depth(found, giver, rank) for rank in lackers)
+                self.assertLessEqual(depth, 8, seed)
+            self.assertLessEqual(max(gave[rank] for rank in lackers), count, seed)
+            self.assertLessEqual(max(gave[rank] for rank in givers), count * -(-len(lackers) // 8) / len(givers), seed)
+
+    def depth(self, found, giver, rank):
+        steps = 0
+        while rank != giver:
+            rank, steps = found[rank].source, steps + 1
+        return steps
+
+
+class Net(torch.nn.Module):
+    """Large and small values, tied ones, a view that is not contiguous, and buffers."""
+
+    def __init__(self, seed, small):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.large = torch.nn.Parameter(torch.randn(100_000 if small else 3 * PIECE // 8 + 5, generator=generator))
+        self.middle = torch.nn.ParameterList([torch.randn(100, 300, generator=generator) for _ in range(20)])
+        self.turned = torch.nn.Parameter(torch.randn(500, 400, generator=generator).t())
+        self.tied = self.middle[0]
+        self.halves = torch.nn.Parameter(torch.randn(1000, 700, generator=generator).to(torch.bfloat16))
+        self.small = torch.nn.Parameter(torch.randn(3, generator=generator))
+        self.register_buffer("mean", torch.randn(40_000, generator=generator))
+        self.register_buffer("count", torch.tensor(seed))
+        self.register_buffer("wide", torch.zeros(PIECE // 4 + 7) + seed)
+
+
+class Extra:
+    """What no module is."""
+
+    def __init__(self, seed):
+        self.seed = seed
+        self.state = {}
+        self.fill = seed > 0
+
+    def state_dict(self):
+        if not self.fill:
+            return {"seed": self.seed}
+        values = torch.arange(100_000, dtype=torch.float64)
+        return {"seed": self.seed, "bytes": bytes([self.seed]) * 100_000, "values": values, "same": values, "set": {1, 2}}
+
+    def load_state_dict(self, state):
+        self.state, self.seed = state, state["seed"]
+
+
+class Plain:
+    """Values that no module has."""
+
+    def __init__(self, **values):
+        self.values = values
+
+    def state_dict(self):
+        return dict(self.values)
+
+    def load_state_dict(self, state):
+        self.values = state
+
+
+EMPTY = {
+    "tensor": lambda: torch.empty(0),
+    "rows": lambda: torch.empty(3, 0, dtype=torch.int16),
+    "bytes": lambda: b"",
+    "bytearray": bytearray,
+    "dtype": lambda: torch.float16,
+    "size": lambda: torch.Size([3]),
+}
+"""Values that have no bytes, or few."""
+
+
+def kind(value):
+    """A value, where == does not tell."""
+    return (str(value.dtype), tuple(value.shape), value.tolist()) if isinstance(value, torch.Tensor) else value
+
+
+def made(seed, trained, small):
+    net = Net(seed, small)
+    opt = torch.optim.Adam(net.parameters(), lr=0.01 * seed if seed else 1.0)
+    if trained:
+        sum(p.float().sum() for p in net.parameters()).backward()
+        opt.step()
+        opt.zero_grad()
+    return {"net": net, "opt": InPlace(opt), "extra": Extra(seed)}, net, opt
+
+
+def hand(rank, size, lacks, cannot=(), small=False, by_device=False):
+    state, net, opt = made(0 if rank in lacks else 7, rank not in lacks, small)
+    before = [p.data_ptr() for p in net.parameters()]
+    codec = TensorCodec(lambda: [net])
+    one = handover.Handover(rank, size, torch.device("cpu") if by_device else None, None, lambda: False)
+    if rank not in lacks:
+        image = snapshot.Image({name: thing.state_dict() for name, thing in state.items()}, {"step": 4}, codec)
+        one.give(None if rank in cannot else image)
+        return state, opt, {"step": 4}
+    untouched, began = digest(state, opt), []
+    position, got = one.get(codec, {name: thing.state_dict() for name, thing in state.items()}, lambda: began.append(digest(state, opt)))
+    assert began == [untouched], "the state has changed before that was said"
+    for name, thing in state.items():
+        thing.load_state_dict(got[name])
+    assert before == [p.data_ptr() for p in net.parameters()], "the parameters are other tensors"
+    return state, opt, position
+
+
+class Between(unittest.TestCase):
+    def test_who_lacks_it_has_what_the_others_have(self):
+        cases = [
+            (2, {"lacks": [1]}),
+            (4, {"lacks": [0]}),
+            (5, {"lacks": [1, 2, 4]}),
+            (4, {"lacks": [0, 2], "by_device": True}),
+            (4, {"lacks": [1], "cannot": [0, 3]}),
+            (4, {"lacks": [1], "cannot": [2], "by_device": True}),
+            (4, {"lacks": [1, 2], "small": True, "by_device": True}),
+        ]
+        for (size, options), answers in zip(cases, together("tests_torch.test_handover", *cases), strict=True):
+            with self.subTest(size=size, **options):
+                want = answers[next(rank for rank in range(size) if rank not in options["lacks"] + options.get("cannot", []))]
+                for rank, got in enumerate(answers):
+                    if rank in options["lacks"]:
+                        self.assertEqual(got, want, rank)
+
+    def test_values_without_bytes(self):
+        cases = [(2, {"what": "empties", "empty": name, "last": last}) for name in EMPTY for last in (False, True)]
+        for (_, options), answers in zip(cases, together("tests_torch.test_handover", *cases), strict=True):
+            with self.subTest(**options):
+                self.assertEqual(answers[1], answers[0])
+
+    def test_what_differs_by_rank_in_a_small_state_comes_from_one(self):
+        ((*givers, got),) = together("tests_torch.test_handover", (4, {"what": "small"}))
+        self.assertIn(got, givers)
+
+    def test_what_nobody_can_give_is_no_fault_of_a_program(self):
+        """The operator tries it once more, with a snapshot, when the last line of an error tells of peers."""
+        cases = [
+            (3, {"what": "refused", "why": "cannot"}),
+            (3, {"what": "refused", "why": "otherwise"}),
+        ]
+        for (_, options), answers in zip(cases, together("tests_torch.test_handover", *cases), strict=True):
+            with self.subTest(**options):
+                self.assertEqual(len(answers), 3)
+                for answer in answers:
+                    self.assertRegex(answer, "^RuntimeError: the state could not be had from peers: .*$")
+
+
+def digest(state, opt):
+    """What there is in a state, in numbers."""
+    net = state["net"]
+    found = [float(t.double().sum()) for t in net.state_dict().values()]
+    found += [float(v.double().sum()) for one in opt.state.values() for v in one.values()]
+    extra = state["extra"].state or state["extra"].state_dict()
+    found += [opt.param_groups[0]["lr"], extra["seed"]]
+    return found + [sum(extra["bytes"]), float(extra["values"].sum()), float(extra["same"].sum())] if "bytes" in extra else found
+
+
+def run(rank, size, what=None, **options):
+    """What a rank has at the end."""
+    if what:
+        return globals()[what](rank, size, **options)
+    state, opt, position = hand(rank, size, **options)
+    return digest(state, opt), position
+
+
+def empties(rank, size, empty, last):
+    torch.manual_seed(rank)
+    net = torch.nn.Linear(300, 300, bias=False)
+    extra = Plain(few=torch.arange(3.0) + rank, **{empty: EMPTY[empty]()})
+    state = {"net": net, "extra": extra} if last else {"extra": extra, "net": net}
+    exchange(rank, size, state, net, gives=rank == 0)
+    return [float(net.weight.detach().sum()), {name: kind(value) for name, value in extra.values.items()}]
+
+
+def small(rank, size):
+    """Each has two values that are its own, and belong together."""
+    net, extra = torch.nn.Linear(300, 300), Plain(**{name: torch.full((1_500_000,), float(rank)) for name in ("seen", "done")})
+    exchange(rank, size, {"net": net, "extra": extra}, net, gives=rank < size - 1)
+    return {name: value.unique().tolist() for name, value in extra.values.items()}
+
+
+def refused(rank, size, why):
+    """What is told where nobody can give a state, or two have states that do not fit together."""
+    net, extra = torch.nn.Linear(300, 300), Plain(**{"more" if rank == 1 and why == "otherwise" else "some": bytes([rank]) * 100_000})
+    if rank == 1 and why == "otherwise":
+        extra.values["more"] += b"and more"
+    try:
+        exchange(rank, size, {"net": net, "extra": extra}, net, gives=rank < 2, can=why != "cannot")
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def exchange(rank, size, state, net, gives, can=True):
+    codec = TensorCodec(lambda: [net])
+    one = handover.Handover(rank, size, None, None, lambda: False)
+    now = {name: thing.state_dict() for name, thing in state.items()}
+    if gives:
+        one.give(snapshot.Image(now, {"step": 4}, codec) if can else None)
+        return
+    _, got = one.get(codec, now, lambda: None)
+    for name, thing in state.items():
+        thing.load_state_dict(got[name])
+
+
+class Worlds(Case):
+    def test_grow(self):
+        c = self.coordinator(seconds=0.02, ballast=40)
+        *members, newcomer = c.start(3)
+        self.assertTrue(newcomer.agent.hello["handover"])
+        c.first_world(members)
+        members[0].wait_for(step=3)
+        step = c.barrier(members)
+        c.world([*members, newcomer], step, [newcomer], handover=True)
+        c.end([*members, newcomer])
+        self.assert_undisturbed(*members, newcomer)
+        self.assertEqual(next(line["done"] for line in newcomer.told if "done" in line), step)
+        self.assertEqual([line["size"] for line in members[0].told if "world" in line], [2, 3])
+        # A snapshot follows soon, of all.
+        for member in (*members, newcomer):
+            taken = [message["step"] for message in member.heard if message["type"] == "snapshot" and "error" not in message]
+            self.assertIn(step + 1, taken)
+
+    def test_a_rank_is_killed_in_the_middle(self):
+        c = self.coordinator(seconds=0.02, ballast=60)
+        *members, newcomer = c.start(4)
+        c.first_world(members)
+        members[0].wait_for(step=3)
+        step = c.barrier(members)
+        others, killed = members[:2], members[2]
+        pathlib.Path(c.folder, "stop-handover-2").touch()
+        c.world([*members, newcomer], step, [newcomer], handover=True)
+        killed.wait_for(handing=True)
+        killed.kill()
+        left = c.abort([*others, newcomer])
+        self.assertEqual([(message["step"], message["clean"]) for message in left[:2]], [(step, True), (step, True)])
+        self.assertEqual(left[2]["step"], 0)  # It is clean as long as nothing has come, and not once something has.
+        c.world([*others, newcomer], step, [newcomer], handover=True)
+        c.end([*others, newcomer])
+        self.assert_undisturbed(*others, newcomer)
+
+    def test_what_a_rank_has_is_good_until_something_comes(self):
+        """It may be the newest state that is left, once the others are gone."""
+        c = self.coordinator(seconds=0.02)
+        ahead, behind = c.start(2)
+        c.first_world([ahead, behind])
+        behind.wait_for(step=3)
+        step = c.barrier([ahead, behind])
+        c.world([ahead], step, until=step + 2)
+        while ahead.hear("parked")["step"] < step + 2:
+            pass
+        pathlib.Path(c.folder, "stop-meeting-0").touch()
+        c.world([ahead, behind], step + 2, [behind], handover=True)
+        for member in ahead, behind:
+            member.wait_for(meeting=True)
+        ahead.kill()
+        (left,) = c.abort([behind])
+        self.assertEqual((left["step"], left["clean"]), (step, True))
+        c.world([behind], step)
+        c.end([behind])
+        self.assert_undisturbed(ahead, behind)
+
+    def test_a_rank_that_hangs_is_not_waited_for_for_ever(self):
+        c = self.coordinator(seconds=0.02, ballast=40)
+        pathlib.Path(c.folder, "impatient").touch()
+        member, hangs, newcomer = c.start(3)
+        c.first_world([member, hangs])
+        member.wait_for(step=3)
+        step = c.barrier([member, hangs])
+        pathlib.Path(c.folder, "stop-handover-1").touch()
+        c.world([member, hangs, newcomer], step, [newcomer], handover=True)
+        fault = newcomer.hear("fault")
+        self.assertIn("peers", fault["message"].splitlines()[-1])
+        self.assertEqual((fault["step"], fault["clean"]), (0, False))
+        hangs.kill()
+        (left,) = c.abort([member])
+        self.assertEqual((left["step"], left["clean"]), (step, True))
+        c.world([member, newcomer], step, [newcomer], c.save(member, step))
+        c.end([member, newcomer])
+        self.assert_undisturbed(member, newcomer)
+
+    def test_workers_of_two_processes(self):
+        c = self.coordinator(seconds=0.02, ballast=20)
+        members = c.start(4)
+        told = {
+            member: {"localRank": rank % 2, "localSize": 2, "workerRank": rank // 2, "workers": 2, "writer": rank % 2 == 0}
+            for rank, member in enumerate(members)
+        }
+        first, newcomers = members[:2], members[2:]
+        c.world(first, restoring=first, told={member: told[member] | {"workers": 1} for member in first})
+        first[0].wait_for(step=3)
+        step = c.barrier(first)
+        c.world(members, step, newcomers, told=told, handover=True)
+        c.end(members)
+        self.assert_undisturbed(*members)
+        for newcomer in newcomers:
+            self.assertEqual(next(line["done"] for line in newcomer.told if "done" in line), step)
+
+    def test_who_was_not_told_of_it_meets_nobody(self):
+        c = self.coordinator(seconds=0.02)
+        member, newcomer = c.start(2)
+        c.first_world([member])
+        member.wait_for(step=3)
+        step = c.barrier([member])
+        path = c.save(member, step)
+        c.world([member, newcomer], step, [newcomer], path, told={newcomer: {"handover": True, "snapshot": ""}})
+        left = c.abort([member, newcomer])
+        self.assertEqual([message["step"] for message in left], [step, 0])  # Who has not even begun to enter it is clean at 0.
+        c.world([member, newcomer], step, [newcomer], path)
+        c.end([member, newcomer])
+        self.assert_undisturbed(member, newcomer)
+
+
+if __name__ == "__main__":
+    unittest.main()
