@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -255,5 +256,55 @@ func TestWhoHasLeftIsNoSpare(t *testing.T) {
 	plan = look(state)
 	if got := names(plan.Actions.Delete); len(got) != 2 || left[got[0]] == "" || left[got[1]] == "" {
 		t.Errorf("%v are deleted, of those who have left, %v", got, left)
+	}
+}
+
+// Who takes the place of a worker that moves is one too many until that is told to leave. Where it is a spare then it never trains, and
+// counts like any other all the same: it goes once the job is to have fewer.
+func TestASpareThatCameForAMoveCountsLikeAnyOther(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		goes func(*State, *corev1.Pod)
+	}{
+		{"it was told to leave", func(_ *State, pod *corev1.Pod) { fleet.Mark{Reason: fleet.Moved, For: "team/big", At: now}.Put(pod) }},
+		{"its pod was deleted", func(_ *State, pod *corev1.Pod) { deletionBegun(now.Add(-time.Second))(pod) }},
+		{"it is gone", func(state *State, pod *corev1.Pod) {
+			state.Pods = slices.DeleteFunc(state.Pods, func(other *corev1.Pod) bool { return other == pod })
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			state := withSpare(5, 4)
+			moved := state.Pods[1]
+			newcomer := growthPod(state, 5, trainerRuns)
+			newcomer.Annotations[annotationMoves] = "true"
+			standsBy(state, newcomer)
+			step := func() Plan {
+				plan := NewPlan(state, settings)
+				state.Job.Status = plan.Status
+				state.Memory.remember(&plan)
+				return plan
+			}
+			state.Grant.Count = 5
+			if got := leavers(step()); len(got) > 0 {
+				t.Fatalf("leavers are %v: one is to go for the newcomer yet", got)
+			}
+			test.goes(state, moved)
+			step()
+			// A spare is in the next world, and another one of the same number of workers goes on.
+			state.Pods = slices.DeleteFunc(state.Pods, func(pod *corev1.Pod) bool { return pod == moved })
+			world := slices.DeleteFunc(slices.Clone(state.Pods), func(pod *corev1.Pod) bool { return pod == newcomer })
+			for rank, pod := range world {
+				state.World.Members[string(pod.UID)] = rendezvous.MemberObservation{Joined: true, Connected: true, InWorld: true, WorkerRank: int32(rank), LastSeen: now}
+			}
+			state.World.Round, state.Job.Status.World.Round = 4, ptr.To[int64](4)
+			named(state.Job, world)
+			if got := leavers(step()); len(got) > 0 {
+				t.Fatalf("leavers are %v of 5 workers", got)
+			}
+			state.Job.Status.Workers.Target, state.Grant.Count = ptr.To[int32](4), 4
+			if got := leavers(step()); len(got) != 1 || got[newcomer.Name] != rendezvous.ReasonScaledDown {
+				t.Errorf("the job is to have 4 of 5 workers, and leavers are %v", got)
+			}
+		})
 	}
 }
