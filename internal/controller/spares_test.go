@@ -67,15 +67,44 @@ func TestASpareIsMadeAndIsInNoWorld(t *testing.T) {
 	if got := plan.Status.Workers.Summary; got != "5/2-4+1" {
 		t.Errorf("it is shown as %s", got)
 	}
-	if full := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionFullSize); full == nil || full.Status != metav1.ConditionTrue {
-		t.Errorf("it has all that it may have: %+v", full)
-	}
+	expectCondition(t, plan, v1alpha1.ConditionFullSize, metav1.ConditionTrue, v1alpha1.ReasonFullSize, "5 workers")
+	state.Grant.Reason, state.Grant.Why = "AtMax", "it has all the workers that it may have"
+	expectCondition(t, look(state), v1alpha1.ConditionFullSize, metav1.ConditionTrue, v1alpha1.ReasonFullSize, "5 workers")
 	state.Job.Spec.Workers.Spares = nil
 	state.Job.Status.Workers.Target = ptr.To[int32](4)
 	state.Pods = state.Pods[:4]
 	state.Grant.Count = 4
 	if plan := look(state); plan.Status.Workers.Spares != nil || plan.Status.Workers.Summary != "4/2-4" || plan.Actions.Expect.Target != 4 {
 		t.Errorf("without spares it is shown as %+v, and the next world is to have %d workers", plan.Status.Workers, plan.Actions.Expect.Target)
+	}
+}
+
+// A job that does not grow gets no spares: with all those in its world that may train it has its full size. One that grows has not as long
+// as a spare is missing, and says why.
+func TestAJobThatGetsNoSparesHasItsFullSizeWithoutThem(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		train  int32
+		reason string
+		want   metav1.ConditionStatus
+		told   string
+	}{
+		{"it does not grow", 4, "AtMax", metav1.ConditionTrue, v1alpha1.ReasonFullSize},
+		{"one is on its way into the world", 3, "AtMax", metav1.ConditionFalse, "AtMax"},
+		{"there is no room", 4, "NoRoom", metav1.ConditionFalse, "NoRoom"},
+		{"nor for the world", 3, "GrowthOff", metav1.ConditionFalse, "GrowthOff"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			state := withSpare(4, test.train)
+			state.Pods = state.Pods[:test.train]
+			state.Grant.Reason, state.Grant.Why = test.reason, "somebody says why"
+			plan := look(state)
+			expectCondition(t, plan, v1alpha1.ConditionFullSize, test.want, test.told, "")
+			if full := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionFullSize); test.want == metav1.ConditionTrue &&
+				full.Message != "the job has 4 workers, as many as it may have" {
+				t.Error(full.Message)
+			}
+		})
 	}
 }
 
