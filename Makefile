@@ -40,8 +40,10 @@ GOTESTSUM = $(TOOLS)/gotestsum --format standard-quiet --jsonfile $(RESULTS)/$(1
 # The machine of the rendezvous has no goroutines: a race detector finds nothing there, and would cost its histories
 # three times as long.
 HISTORY_PACKAGE = ./internal/rendezvous
-UNIT_PACKAGES = $$($(GO) list ./... | grep -v -e '/concertina/test/' -e '/internal/rendezvous$$') ./test/e2e/ledger
-INTEGRATION_PACKAGES = $$($(GO) list ./test/... | grep -v '/test/e2e')
+# Go begins packages in the order that they are named in, and each only once: the longest go first, so that none of them is left alone at
+# the end, with one processor idle.
+UNIT_PACKAGES = ./internal/controller ./internal/checkpoint $$($(GO) list ./... | grep -v -e '/concertina/test/' -e '/internal/rendezvous$$') ./test/e2e/ledger
+INTEGRATION_PACKAGES = ./test/integration ./test/rendezvous ./test/storage $$($(GO) list ./test/... | grep -v '/test/e2e')
 
 ##@ General
 

@@ -21,6 +21,15 @@ func (w *WorkersSpec) World(workers int32) int32 {
 	return most
 }
 
+// Trains is the same for a job of whose workers so many are in a world: nobody who trains becomes a spare, so that it trains with all of
+// these, as far as that is legal. Without spares every worker trains.
+func (w *WorkersSpec) Trains(workers, members int32) int32 {
+	if number(w.Spares) <= 0 {
+		return workers
+	}
+	return max(w.World(workers), w.trains(min(members, workers)), number(w.Min))
+}
+
 // Most is the largest legal number of workers of a job up to n, spares among them; 0 when none is. A number is legal that is
 // a legal size and no more than all spares.
 func (w *WorkersSpec) Most(n int32) int32 {

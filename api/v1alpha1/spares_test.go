@@ -68,6 +68,11 @@ func TestLegalNumbersWithSpares(t *testing.T) {
 			if !slices.Contains(w.Sizes, world) || (n-world <= spares) != (w.Most(n) == n) || n > least && world < w.World(n-1) {
 				t.Fatalf("of %d train %d", n, world)
 			}
+			members := rapid.Int32Range(0, 50).Draw(t, "members")
+			if trains := w.Trains(n, members); spares > 0 && (!slices.Contains(w.Sizes, trains) || trains > n || trains < world ||
+				slices.ContainsFunc(w.Sizes, func(size int32) bool { return size > trains && size <= min(n, members) })) {
+				t.Fatalf("of %d, among them %d in its world, %d train", n, members, trains)
+			}
 			if at := slices.Index(counts, n); at >= 0 && worlds[at] != world {
 				t.Fatalf("of %d train %d, it is listed with %d", n, world, worlds[at])
 			}

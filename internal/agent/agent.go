@@ -84,7 +84,7 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 	a := &agent{
 		config: config,
 		machine: lifecycle.New(time.Now(), config.Limits, lifecycle.Shape{
-			Programs: config.Programs(), Processes: config.Processes, Strategy: config.Strategy,
+			Programs: config.Programs(), Processes: config.Processes, Strategy: config.Strategy, Check: config.CheckDevice,
 		}),
 		log:     newLog(stderr),
 		events:  make(chan envelope),

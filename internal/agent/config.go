@@ -43,6 +43,7 @@ const (
 	EnvRendezvous   = "CONCERTINA_RENDEZVOUS"
 	EnvSocket       = "CONCERTINA_SOCKET"
 	EnvGraceSeconds = "CONCERTINA_GRACE_SECONDS"
+	EnvCheckDevice  = "CONCERTINA_CHECK_DEVICE"
 
 	EnvStrategy           = "CONCERTINA_STRATEGY"
 	EnvMemory             = "CONCERTINA_MEMORY"
@@ -92,6 +93,8 @@ type Config struct {
 	Uploader string
 	// Checkpoint is how a program is asked for a checkpoint before it is stopped.
 	Checkpoint completion.Request
+	// CheckDevice is true when the first programs are to look at their devices.
+	CheckDevice bool
 
 	Limits  lifecycle.Limits
 	Session session.Timing
@@ -106,23 +109,24 @@ type Config struct {
 func ConfigFromEnvironment(getenv func(string) string, tokenFile, caFile string, command []string) (Config, error) {
 	env := reader{getenv: getenv}
 	config := Config{
-		Namespace:  env.text(EnvNamespace),
-		Job:        env.text(EnvJob),
-		Attempt:    env.number(EnvAttempt, 1, math.MaxInt32),
-		PodName:    env.text(EnvPodName),
-		PodUID:     env.text(EnvPodUID),
-		PodIP:      env.address(EnvPodIP),
-		Launch:     env.launch(EnvLaunch),
-		Processes:  env.number(EnvProcesses, 1, gate.MaxSlots),
-		Rendezvous: env.text(EnvRendezvous),
-		Socket:     env.textOr(EnvSocket, DefaultSocket),
-		TokenFile:  tokenFile,
-		CAFile:     caFile,
-		Command:    command,
-		Session:    session.DefaultTiming(),
-		Program:    socket.DefaultTiming(),
-		LastReport: 2 * time.Second,
-		Drain:      100 * time.Millisecond,
+		Namespace:   env.text(EnvNamespace),
+		Job:         env.text(EnvJob),
+		Attempt:     env.number(EnvAttempt, 1, math.MaxInt32),
+		PodName:     env.text(EnvPodName),
+		PodUID:      env.text(EnvPodUID),
+		PodIP:       env.address(EnvPodIP),
+		Launch:      env.launch(EnvLaunch),
+		Processes:   env.number(EnvProcesses, 1, gate.MaxSlots),
+		Rendezvous:  env.text(EnvRendezvous),
+		Socket:      env.textOr(EnvSocket, DefaultSocket),
+		CheckDevice: getenv(EnvCheckDevice) == "1",
+		TokenFile:   tokenFile,
+		CAFile:      caFile,
+		Command:     command,
+		Session:     session.DefaultTiming(),
+		Program:     socket.DefaultTiming(),
+		LastReport:  2 * time.Second,
+		Drain:       100 * time.Millisecond,
 	}
 	grace := env.numberOr(EnvGraceSeconds, 1, math.MaxInt32, DefaultGraceSeconds)
 	config.Limits = lifecycle.DefaultLimits(time.Duration(grace) * time.Second)

@@ -14,20 +14,20 @@ import (
 func environment(inherited []string, config Config, start lifecycle.Start, program int) []string {
 	variables := common(config)
 	if start.Check {
-		variables = append(variables, variable{"CONCERTINA_CHECK_DEVICE", "1"})
+		variables = append(variables, variable{EnvCheckDevice, "1"})
 	}
 	switch {
 	case start.Round == 0:
 		if config.Launch == LaunchPerProcess {
 			variables = append(variables, local(config, program)...)
 		}
-		return overlay(inherited, variables, placeVariables)
+		return overlay(inherited, variables, append([]string{EnvCheckDevice}, placeVariables...))
 	case config.Launch == LaunchPerWorker:
 		variables = append(append(variables, ofWorld(start)...), perWorker(config, start)...)
 	default:
 		variables = append(append(variables, ofWorld(start)...), perProcess(config, start, program)...)
 	}
-	return overlay(inherited, variables, nil)
+	return overlay(inherited, variables, []string{EnvCheckDevice}) // what the operator says of it is for the first start
 }
 
 // placeVariables are those that a program without a place must not find, whoever set them.

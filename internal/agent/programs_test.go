@@ -73,7 +73,11 @@ func beProgram(role string) int {
 	case "leaves":
 		return leaves()
 	case "rounds":
-		addLine("rounds", os.Getenv("CONCERTINA_ROUND"))
+		looks := ""
+		if os.Getenv("CONCERTINA_CHECK_DEVICE") == "1" {
+			looks = " looks"
+		}
+		addLine("rounds", os.Getenv("CONCERTINA_ROUND")+looks)
 		if os.Getenv("CONCERTINA_ROUND") == "1" {
 			wait(nil)
 		}

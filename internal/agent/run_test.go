@@ -297,16 +297,17 @@ func TestGrandchildren(t *testing.T) {
 	}
 }
 
+// What the operator says of the device is for the programs of the first world alone.
 func TestARestartInANewWorld(t *testing.T) {
 	r := agenttest.New(t)
-	w := startWorker(t, r, nil, "rounds")
+	w := startWorker(t, r, []string{"CONCERTINA_CHECK_DEVICE=1"}, "rounds")
 	join(r, 1, 1)
 	w.file("rounds")
 	r.Direct(world(1, 2, 1, 61000))
 	if code := w.exit(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if diff := cmp.Diff([]string{"1", "2"}, w.file("rounds")); diff != "" {
+	if diff := cmp.Diff([]string{"1 looks", "2"}, w.file("rounds")); diff != "" {
 		t.Errorf("rounds (-want +got):\n%s", diff)
 	}
 	r.Await("round 2", func(report *rendezvousv1.Report) bool {

@@ -207,3 +207,36 @@ func TestWorldOf(t *testing.T) {
 		}
 	})
 }
+
+// A job that gets no spares has all that it may have once as many train as may.
+func TestWhoGetsNoSparesLacksNone(t *testing.T) {
+	never := func(j *Job) { j.Policy = Never }
+	off := func(j *Job) { j.NoGrowth = true }
+	kueue := func(j *Job) { j.SizedBy = "Kueue" }
+	for _, test := range []struct {
+		name  string
+		nodes []NodeID
+		set   []func(*Job)
+		want  string
+	}{
+		{"no growth", []NodeID{0, 0}, []func(*Job){off}, "AtMax"},
+		{"it lends nothing", []NodeID{0, 0}, []func(*Job){never}, "AtMax"},
+		{"others decide its size", []NodeID{0, 0}, []func(*Job){kueue}, "AtMax"},
+		{"some may train that do not", []NodeID{0, 0}, []func(*Job){off, func(j *Job) { j.Max = 6 }}, "GrowthOff"},
+		{"no room", []NodeID{0, 0}, nil, "NoRoom"},
+		{"all spares are there", []NodeID{0, 0, 1}, nil, "AtMax"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newCluster().withNodes(2, 2)
+			id := c.training("a", 2, 2, test.nodes, append([]func(*Job){spares(1)}, test.set...)...)
+			if len(test.nodes) == 3 {
+				c.asSpares(id, 2)
+			}
+			rest := int32(4 - len(test.nodes))
+			c.training("other", rest, rest, []NodeID{1, 1}[:rest])
+			if why := NewPlan(c).of(id).Why; why.Reason != test.want {
+				t.Errorf("it has its size because of %s, want %s", why.Reason, test.want)
+			}
+		})
+	}
+}

@@ -190,7 +190,7 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return namespaceEnding
 	case p.lateness(id) != "":
 		return p.whyLate(id)
-	case in.next(size) == 0:
+	case p.hasAll(id, size):
 		return Why{RuleGrowth, "AtMax", "it has all the workers that it may have"}
 	case in.SizedBy != "":
 		return Why{RuleLendsAndBorrows, "SizedElsewhere", in.SizedBy + " decides its size: it has the workers of its gang, lends none and borrows none"}
@@ -212,6 +212,13 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleGrowth, "NoRoomForNextSize", fmt.Sprintf("its next size is %d: %s more would be needed, and there is room for %d", in.next(size), count(int(in.next(size)-size), "worker"), p.now.of(j.growthClass).total)}
 	}
 	return Why{RuleGrowth, "NoRoom", "there is no room for more workers"}
+}
+
+// hasAll says whether a job has all the workers that it may have. One that does not grow gets no spares, so that those who train are all.
+func (p *planner) hasAll(id JobID, size int32) bool {
+	in := &p.c.Jobs[id]
+	grows := in.SizedBy == "" && !in.NoGrowth && p.jobs[id].policy != Never
+	return in.next(size) == 0 || in.Spares > 0 && !grows && in.World(size) >= in.World(in.most(in.Max))
 }
 
 // whyLate says that a job will miss its deadline, or that it is on its way to what it needs.

@@ -103,6 +103,7 @@ func (p *planner) batch(name string, ordinals []int32, places []fleet.Place) (*g
 	for i, ordinal := range ordinals {
 		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
 		pin(pod, places[i].Node)
+		p.lookFirst(pod)
 		pods = append(pods, pod)
 	}
 	group := p.group(name, p.Job.Spec.Gang.SchedulerName, pods[0], int32(len(pods)))

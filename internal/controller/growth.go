@@ -242,6 +242,7 @@ func (p *planner) spawn(crew []worker) {
 			pod.Annotations[annotationMoves] = "true"
 		}
 		pin(pod, lacking.places[i].Node)
+		p.lookFirst(pod)
 		p.plan.Actions.Grow = append(p.plan.Actions.Grow, pod)
 		names = append(names, pod.Name)
 	}

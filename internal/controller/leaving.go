@@ -98,8 +98,8 @@ const annotationMoves = "training.concertina.dev/moves"
 
 // markSurplus marks those as leaving that are more than the durable target.
 func (p *planner) markSurplus(crew []worker) {
-	var staying []*worker
-	moves, named := 0, 0
+	var staying, coming []*worker
+	named := 0
 	for i := range crew {
 		w := &crew[i]
 		if !w.stays() {
@@ -109,11 +109,12 @@ func (p *planner) markSurplus(crew []worker) {
 		leave, unwanted := p.Grant.Leave[w.pod.UID]
 		switch {
 		case w.newcomer() && w.pod.Annotations[annotationMoves] != "" && !unwanted:
-			moves++ // it is too many until the one whose place it takes is told to leave
+			coming = append(coming, w)
 		case unwanted && leave.For == "":
 			named++
 		}
 	}
+	moves := p.tooManyByMoves(coming, len(staying)-int(p.target()))
 	if count(crew, (*worker).starting) == 0 {
 		// All who come are ready, and for whom nobody else needs the room of no mark tells of.
 		moves = max(0, moves-named)
@@ -136,6 +137,28 @@ func (p *planner) markSurplus(crew []worker) {
 			surplus--
 		}
 	}
+}
+
+// tooManyByMoves is how many of those who come in the place of others are too many yet: until these are told to leave. Once no more
+// workers are there than the job is to have, by so many, somebody has gone for each: who is a spare then is in no world for long, and counts
+// like any other all the same.
+func (p *planner) tooManyByMoves(coming []*worker, over int) int {
+	if !p.rendezvousKnows() || p.target() == 0 {
+		return len(coming)
+	}
+	before, settled := p.Memory.Elastic.Settled, map[string]bool{}
+	left := slices.DeleteFunc(coming, func(w *worker) bool {
+		if uid := string(w.pod.UID); before[uid] {
+			settled[uid] = true
+		}
+		return settled[string(w.pod.UID)]
+	})
+	for len(left) > max(0, over) {
+		settled[string(left[0].pod.UID)] = true
+		left = left[1:]
+	}
+	p.plan.Elastic.Settled = settled
+	return len(left)
 }
 
 // chooseLeavers picks n workers to leave, by what is lost and freed: those first that are in no world

@@ -113,7 +113,7 @@ const (
 // carried out, and why growth was refused then, is known better here.
 func (m *Memory) remember(plan *Plan) {
 	used := m.Elastic
-	m.Elastic, m.NoPlaceSince = plan.Elastic, plan.NoPlaceSince
+	m.Elastic, m.NoPlaceSince, m.Crashes = plan.Elastic, plan.NoPlaceSince, plan.Crashes
 	m.LateTold = m.LateTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventLate })
 	m.NotAllowedTold = m.NotAllowedTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventPolicyNotAllowed })
 	m.KueueTold = m.KueueTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventKueueNotAsked })

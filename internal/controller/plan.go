@@ -36,6 +36,8 @@ type Plan struct {
 	SizeTold bool
 	// NoPlaceSince is since when the gang has had no place in an empty cluster with the volumes that it needs; zero where it may have.
 	NoPlaceSince time.Time
+	// Crashes are the nodes on which a program has ended by a signal, as by a device that has failed.
+	Crashes map[string]Crashed
 	// Facts are what the planner of all jobs should know of this one.
 	Facts fleet.Facts
 	// Elastic is what to remember once Status is written.
@@ -114,6 +116,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	}
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
 	p.plan.Status.Selector = v1alpha1.LabelJob + "=" + state.Job.Name
+	p.plan.Crashes = state.crashes()
 	p.plan.Elastic, p.plan.NoPlaceSince = state.Memory.Elastic.next(state.attempt()), state.Memory.NoPlaceSince
 	if p.whyAllGo() == "" {
 		p.plan.Elastic.ParkingSince = time.Time{}
@@ -122,7 +125,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	p.unboundVolumes()
 	switch {
 	case state.World.Deposed:
-		return Plan{Status: *state.Job.Status.DeepCopy(), Elastic: state.Memory.Elastic}
+		return Plan{Status: *state.Job.Status.DeepCopy(), Elastic: state.Memory.Elastic, Crashes: p.plan.Crashes}
 	case p.finished():
 		p.afterEnd()
 	case p.suspended():

@@ -44,6 +44,7 @@ func TestAJobIsLookedAtForWhatDecisionsReadOfItsPods(t *testing.T) {
 		"group":             label(schedv1alpha1.PodGroupLabel),
 		"refill":            annotation(annotationRefill),
 		"moves":             annotation(annotationMoves),
+		"looks":             annotation(annotationChecks),
 		"trust":             annotation(v1alpha1.AnnotationCABundle),
 		"network":           annotation(networkStatus[0]),
 		"other network":     annotation(networkStatus[1]),

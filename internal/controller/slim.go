@@ -13,7 +13,7 @@ import (
 // What of a worker's labels and annotations decisions look at, beside what the planner of all jobs keeps.
 var (
 	keptLabels      = []string{schedv1alpha1.PodGroupLabel}
-	keptAnnotations = append([]string{annotationRefill, annotationMoves, v1alpha1.AnnotationMemoryUnknown}, networkStatus...)
+	keptAnnotations = append([]string{annotationRefill, annotationMoves, annotationChecks, v1alpha1.AnnotationMemoryUnknown}, networkStatus...)
 )
 
 // SlimPod keeps of a pod what the planner of all jobs looks at, and of a worker what a look at its job does. It is for the

@@ -30,7 +30,7 @@ func fullWorker(job *v1alpha1.TrainingJob) *corev1.Pod {
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "somebody"}}
 	pod.Labels[schedv1alpha1.PodGroupLabel], pod.Labels["theirs"] = "digits-1-r3", "long"
 	for key, text := range map[string]string{
-		annotationRefill: "3-2", annotationMoves: "true", v1alpha1.AnnotationCABundle: "bundle", "theirs": "long",
+		annotationRefill: "3-2", annotationMoves: "true", annotationChecks: "true", v1alpha1.AnnotationCABundle: "bundle", "theirs": "long",
 		networkStatus[0]: `[{"ips": ["10.1.0.7"]}]`,
 	} {
 		pod.Annotations[key] = text

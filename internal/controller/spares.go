@@ -14,15 +14,11 @@ import (
 // trainsWith is the largest number of workers that the next world should have. Nobody who trains gives that up to become a spare:
 // where the job is to have fewer workers its spares go first, and they come back before the world grows.
 func (p *planner) trainsWith() int32 {
-	workers, target := &p.Job.Spec.Workers, max(p.target(), p.minimum())
-	if value(workers.Spares) <= 0 {
-		return target
-	}
-	next := max(workers.World(target), p.minimum())
+	members := int32(0)
 	if made := record.FromStatus(p.Job); made.Attempt == p.attempt() && made.Round > 0 {
-		next = max(next, min(made.Workers, target, p.trainsAtMost()))
+		members = made.Workers
 	}
-	return next
+	return p.Job.Spec.Workers.Trains(max(p.target(), p.minimum()), members)
 }
 
 // trainsAtMost is the largest legal number of workers that train.

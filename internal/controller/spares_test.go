@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -66,15 +67,44 @@ func TestASpareIsMadeAndIsInNoWorld(t *testing.T) {
 	if got := plan.Status.Workers.Summary; got != "5/2-4+1" {
 		t.Errorf("it is shown as %s", got)
 	}
-	if full := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionFullSize); full == nil || full.Status != metav1.ConditionTrue {
-		t.Errorf("it has all that it may have: %+v", full)
-	}
+	expectCondition(t, plan, v1alpha1.ConditionFullSize, metav1.ConditionTrue, v1alpha1.ReasonFullSize, "5 workers")
+	state.Grant.Reason, state.Grant.Why = "AtMax", "it has all the workers that it may have"
+	expectCondition(t, look(state), v1alpha1.ConditionFullSize, metav1.ConditionTrue, v1alpha1.ReasonFullSize, "5 workers")
 	state.Job.Spec.Workers.Spares = nil
 	state.Job.Status.Workers.Target = ptr.To[int32](4)
 	state.Pods = state.Pods[:4]
 	state.Grant.Count = 4
 	if plan := look(state); plan.Status.Workers.Spares != nil || plan.Status.Workers.Summary != "4/2-4" || plan.Actions.Expect.Target != 4 {
 		t.Errorf("without spares it is shown as %+v, and the next world is to have %d workers", plan.Status.Workers, plan.Actions.Expect.Target)
+	}
+}
+
+// A job that does not grow gets no spares: with all those in its world that may train it has its full size. One that grows has not as long
+// as a spare is missing, and says why.
+func TestAJobThatGetsNoSparesHasItsFullSizeWithoutThem(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		train  int32
+		reason string
+		want   metav1.ConditionStatus
+		told   string
+	}{
+		{"it does not grow", 4, "AtMax", metav1.ConditionTrue, v1alpha1.ReasonFullSize},
+		{"one is on its way into the world", 3, "AtMax", metav1.ConditionFalse, "AtMax"},
+		{"there is no room", 4, "NoRoom", metav1.ConditionFalse, "NoRoom"},
+		{"nor for the world", 3, "GrowthOff", metav1.ConditionFalse, "GrowthOff"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			state := withSpare(4, test.train)
+			state.Pods = state.Pods[:test.train]
+			state.Grant.Reason, state.Grant.Why = test.reason, "somebody says why"
+			plan := look(state)
+			expectCondition(t, plan, v1alpha1.ConditionFullSize, test.want, test.told, "")
+			if full := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionFullSize); test.want == metav1.ConditionTrue &&
+				full.Message != "the job has 4 workers, as many as it may have" {
+				t.Error(full.Message)
+			}
+		})
 	}
 }
 
@@ -255,5 +285,55 @@ func TestWhoHasLeftIsNoSpare(t *testing.T) {
 	plan = look(state)
 	if got := names(plan.Actions.Delete); len(got) != 2 || left[got[0]] == "" || left[got[1]] == "" {
 		t.Errorf("%v are deleted, of those who have left, %v", got, left)
+	}
+}
+
+// Who takes the place of a worker that moves is one too many until that is told to leave. Where it is a spare then it never trains, and
+// counts like any other all the same: it goes once the job is to have fewer.
+func TestASpareThatCameForAMoveCountsLikeAnyOther(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		goes func(*State, *corev1.Pod)
+	}{
+		{"it was told to leave", func(_ *State, pod *corev1.Pod) { fleet.Mark{Reason: fleet.Moved, For: "team/big", At: now}.Put(pod) }},
+		{"its pod was deleted", func(_ *State, pod *corev1.Pod) { deletionBegun(now.Add(-time.Second))(pod) }},
+		{"it is gone", func(state *State, pod *corev1.Pod) {
+			state.Pods = slices.DeleteFunc(state.Pods, func(other *corev1.Pod) bool { return other == pod })
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			state := withSpare(5, 4)
+			moved := state.Pods[1]
+			newcomer := growthPod(state, 5, trainerRuns)
+			newcomer.Annotations[annotationMoves] = "true"
+			standsBy(state, newcomer)
+			step := func() Plan {
+				plan := NewPlan(state, settings)
+				state.Job.Status = plan.Status
+				state.Memory.remember(&plan)
+				return plan
+			}
+			state.Grant.Count = 5
+			if got := leavers(step()); len(got) > 0 {
+				t.Fatalf("leavers are %v: one is to go for the newcomer yet", got)
+			}
+			test.goes(state, moved)
+			step()
+			// A spare is in the next world, and another one of the same number of workers goes on.
+			state.Pods = slices.DeleteFunc(state.Pods, func(pod *corev1.Pod) bool { return pod == moved })
+			world := slices.DeleteFunc(slices.Clone(state.Pods), func(pod *corev1.Pod) bool { return pod == newcomer })
+			for rank, pod := range world {
+				state.World.Members[string(pod.UID)] = rendezvous.MemberObservation{Joined: true, Connected: true, InWorld: true, WorkerRank: int32(rank), LastSeen: now}
+			}
+			state.World.Round, state.Job.Status.World.Round = 4, ptr.To[int64](4)
+			named(state.Job, world)
+			if got := leavers(step()); len(got) > 0 {
+				t.Fatalf("leavers are %v of 5 workers", got)
+			}
+			state.Job.Status.Workers.Target, state.Grant.Count = ptr.To[int32](4), 4
+			if got := leavers(step()); len(got) != 1 || got[newcomer.Name] != rendezvous.ReasonScaledDown {
+				t.Errorf("the job is to have 4 of 5 workers, and leavers are %v", got)
+			}
+		})
 	}
 }

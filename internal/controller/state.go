@@ -80,6 +80,9 @@ type Memory struct {
 	LateTold       bool
 	// NoPlaceSince is that of the last plan. Lost, the gang waits as long anew before its volumes are made smaller.
 	NoPlaceSince time.Time
+	// Crashes are those of the last plan. Lost, only those are known whose pods are kept for their logs; nobody looks on the other
+	// nodes, until a program ends so once more there.
+	Crashes map[string]Crashed
 	// SizeToldAt is when the condition FullSize was last given another sentence. Lost, it may be given one sooner.
 	SizeToldAt time.Time
 	// Refusal is the last batch that the API server refused; nil for none. Lost, the batch is tried once more; an attempt

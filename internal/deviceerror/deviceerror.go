@@ -4,6 +4,7 @@ package deviceerror
 import (
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -23,4 +24,16 @@ func Is(text string) bool {
 	text = strings.TrimSpace(text)
 	line := text[strings.LastIndexByte(text, '\n')+1:]
 	return ofDevices.MatchString(line) && !others.MatchString(line)
+}
+
+// Crashed says whether a program's exit code is that of an end by a signal, as libraries end one when a device has failed: it had no
+// time to look at that.
+func Crashed(code int) bool {
+	return syscall.Signal(code-128) == syscall.SIGABRT || Faulted(code)
+}
+
+// Faulted says the same where others were lost at the same time: a library that waits for those ends a program by SIGABRT.
+func Faulted(code int) bool {
+	signal := syscall.Signal(code - 128)
+	return signal == syscall.SIGSEGV || signal == syscall.SIGBUS
 }

@@ -29,29 +29,18 @@ func TestThePlannerKnowsWhichWorkersAreSpares(t *testing.T) {
 		snapshot := c.Snapshot()
 		in := &snapshot.Jobs[0]
 		w := &job.Spec.Workers
+		members := made
+		if attempt != *job.Status.World.Attempt {
+			members = 0
+		}
 		if in.Min != least || in.Max != most+spares {
 			t.Fatalf("it may have %d to %d workers", in.Min, in.Max)
 		}
 		for n := least; n <= in.Max; n++ {
-			if want := trainsWith(job, n); w.Most(n) == n && in.World(n) != want {
+			// By that the controller has the next world made.
+			if want := w.Trains(n, members); w.Most(n) == n && in.World(n) != want {
 				t.Fatalf("of %d workers %d train, the planner reckons with %d", n, want, in.World(n))
 			}
 		}
 	})
-}
-
-// trainsWith is with how many workers the controller has the next world made, and the rendezvous makes it, of a job that is to have so many
-// and has them.
-func trainsWith(job *v1alpha1.TrainingJob, target int32) int32 {
-	spec := &job.Spec.Workers
-	if *spec.Spares == 0 {
-		return target
-	}
-	next := max(spec.World(target), *spec.Min)
-	if made := job.Status.World; *made.Attempt == *job.Status.Attempt {
-		next = max(next, min(*made.Workers, target, *spec.Max))
-	}
-	bare := *spec
-	bare.Spares = nil
-	return bare.Most(next)
 }

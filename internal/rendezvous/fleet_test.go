@@ -37,12 +37,14 @@ import (
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
 // as many workers as are wanted, unless it says that no snapshot is left.
 func TestChangesAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) { newFleet(t).play(t) })
 }
 
 // TestDecisionsCanWait plays the same histories with operators that decide after some of the joins, reports and
 // ends of sessions only, and after others together with what follows.
 func TestDecisionsCanWait(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t)
 		f.waits = func() bool { return rapid.Bool().Draw(t, "waits") }

@@ -23,6 +23,7 @@ import (
 //
 // And in the end: one leader that is left alone forms or adopts a world.
 func TestMachineAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := newModelCluster(t)
 		t.Repeat(map[string]func(*rapid.T){

@@ -170,6 +170,7 @@ func (w *worker) dropExcerpts() {
 
 // TestShardsAgainstModel plays the histories of TestChangesAgainstModel with programs that have their own shards of the state.
 func TestShardsAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleetOf(t, InPlace)
 		f.shares, f.sharded = false, true

@@ -12,6 +12,7 @@ import (
 // wishes that all workers go, which come and are taken back; its attempt may begin with another job's checkpoint. Besides what must hold there: a world that counts as parked
 // makes no step, and a checkpoint has all that it has done.
 func TestStoredAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t)
 		f.storage, f.shelf = &Storage{Interval: 20 * time.Second, Keep: 3, Own: rapid.Bool().Draw(t, "own")}, &shelf{}

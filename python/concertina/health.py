@@ -24,7 +24,10 @@ EXIT_DEVICE = 113
 """As docs/program-protocol.md says."""
 
 CHECK_FIRST = "CONCERTINA_CHECK_DEVICE"
-"""In the environment of a program that was started anew after an end of which nobody knows whether its device was the cause."""
+"""In the environment of a program that is the first one after an end of which nobody knows whether a device was the cause."""
+
+CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS})
+"""What libraries end a program by when its device has failed. The agent and the operator know these as well."""
 
 PASSED_ON = "CONCERTINA_EXIT_CODE_PASSED_ON"
 """In the environment of a program whose torchrun ends with its exit code if that says that a device is broken, and of all that it
@@ -208,7 +211,7 @@ def check_first() -> None:
         check = Check(_device(by), by=by)
         sound, why = check.outcome()
         if sound is False:
-            leave("the program was started anew", why, check.gpu)
+            leave("another program ended by a signal here", why, check.gpu)
 
 
 def leave(error: str, why: str, gpu: str) -> None:

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from concertina import health
 from concertina.agent import MAX_METRICS, METRIC_NAME, Agent, AgentError, numbers
 from concertina.gate import Phase
 from concertina.samples import whole
@@ -151,6 +152,7 @@ def join(*, total_steps: int = 0, env: Mapping[str, str] = os.environ) -> Job:
         local_rank = int(text)
     except ValueError:
         raise ValueError(f"LOCAL_RANK is {text!r}: it must be a number") from None
+    health.check_first()
     return Job(Agent(path, local_rank, leaves=True), total_steps)
 
 

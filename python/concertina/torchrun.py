@@ -6,7 +6,7 @@ ends its processes and starts them there, which spends nothing of --max-restarts
 
 The job has `workers.launch: PerWorker`. A process that fails ends torchrun as it does without this, and the operator
 decides what comes then: leave --max-restarts at 0. Where one has ended with code 113, since a device of its node is
-broken, so does torchrun.
+broken, so does torchrun; and with that of SIGABRT, SIGSEGV or SIGBUS, where one was ended by that first.
 """
 
 import datetime
@@ -80,6 +80,7 @@ class Handler(RendezvousHandler):
             if not self._agent.stopping:
                 raise RendezvousClosedError("a process has failed: the operator decides whether the job is started anew")
             self._store = None
+            os.environ.pop(health.CHECK_FIRST, None)  # it was for the processes of the first world
             self._agent.stopped()
         world = self._agent.next_world()
         os.environ["CONCERTINA_ROUND"] = str(world["round"])
@@ -110,15 +111,24 @@ class Handler(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Ends the connection to the agent. Raises SystemExit with code 113 where torchrun ends by a process that did: the
-        operator would hear of 1 otherwise, which torchrun has for everything."""
+        """Ends the connection to the agent. Raises SystemExit with code 113 where torchrun ends by a process that did, and with that
+        of a signal, 128 more than its number, where it does by one that was ended as by a broken device: the operator would hear
+        of 1 otherwise, which torchrun has for everything."""
         self._agent.close()
         self._store = None
         failed = sys.exc_info()[1]  # what torchrun is about to end by
-        if isinstance(failed, ChildFailedError) and any(one.exitcode == health.EXIT_DEVICE for one in failed.failures.values()):
+        if isinstance(failed, ChildFailedError) and (code := _passed_on(failed)):
             print(failed, file=sys.stderr, flush=True)
-            raise SystemExit(health.EXIT_DEVICE)
+            raise SystemExit(code)
         return True
+
+
+def _passed_on(failed: ChildFailedError) -> int:
+    """The exit code of a torchrun of which processes have failed; 0 for its own."""
+    if any(one.exitcode == health.EXIT_DEVICE for one in failed.failures.values()):
+        return health.EXIT_DEVICE
+    number = -failed.get_first_failure()[1].exitcode  # the others may have failed by it
+    return 128 + number if number in health.CRASHES else 0
 
 
 class _Agent:

@@ -353,6 +353,18 @@ class Programs(Case):
                 self.assertEqual(code, want, errors)
                 self.assertEqual("join" in [message["type"] for message in said], want == 0)
 
+    def test_one_of_the_smallest_form_looks_before_it_greets_its_agent(self):
+        for gpu, want in (ECC, health.EXIT_DEVICE), (None, 0):
+            with self.subTest(gpu), FakeAgent(None) as agent:
+                agent.leaves = True
+                program = subprocess.run(
+                    [sys.executable, "-c", "import os, torch, concertina; concertina.join(); assert 'CONCERTINA_CHECK_DEVICE' not in os.environ"],
+                    env=self.environment(gpu=gpu) | {"CONCERTINA_SOCKET": agent.path, "LOCAL_RANK": "0", health.CHECK_FIRST: "1"},
+                    capture_output=True, text=True, timeout=120,
+                )  # fmt: skip
+                self.assertEqual(program.returncode, want, program.stderr)
+                self.assertEqual("hello" in [message["type"] for message in agent.received()], want == 0)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -9,6 +9,7 @@ import threading
 import unittest
 from unittest import mock
 
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from concertina import torchrun
@@ -53,7 +54,28 @@ class ExitCodes(unittest.TestCase):
                 self.assertRegex(node.stderr(), f"exitcode +: {code} ")  # torchrun's own report is still there
 
 
+    def test_the_first_one_tells_of_a_signal(self):
+        for codes, want in ((-11, -15), 139), ((-6, 1), 134), ((-7,), 135), ((1, -11), 0), ((-9,), 0), ((-11, 113), 113):
+            failed = ChildFailedError("train.py", {rank: mock.Mock(exitcode=code, timestamp=rank) for rank, code in enumerate(codes)})
+            self.assertEqual(torchrun._passed_on(failed), want, codes)
+
+
 class Launcher(unittest.TestCase):
+    def test_only_the_processes_of_the_first_world_look_at_their_devices(self):
+        told = []
+        with (
+            mock.patch.object(torchrun, "TCPStore"),
+            mock.patch.object(torchrun, "_Agent") as agent,
+            mock.patch.dict(os.environ, CONCERTINA_SOCKET="agent.sock", CONCERTINA_CHECK_DEVICE="1"),
+        ):
+            agent().next_world.return_value = {"round": 1, "masterAddress": "127.0.0.1", "masterPort": 1, "workerRank": 0, "workers": 1}
+            agent().stopping = True
+            handler = torchrun.Handler(mock.Mock(run_id="none"))
+            for _ in range(2):
+                handler.next_rendezvous()
+                told.append(os.environ.get("CONCERTINA_CHECK_DEVICE"))
+        self.assertEqual(told, ["1", None])
+
     def test_a_reader_that_fails_leaves_nobody_waiting(self):
         path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "agent.sock")
         server = self.enterContext(socket.socket(socket.AF_UNIX))

@@ -39,6 +39,7 @@ func overTLS(t *testing.T, address string, shown *tls.Certificate) (front *httpt
 
 // A storage is one whose certificate is trusted: by the authorities that SSL_CERT_FILE names, here one of the tests.
 func TestCertificatesAreChecked(t *testing.T) {
+	t.Parallel()
 	server := startS3(t)
 	secure := func(front *httptest.Server) string {
 		return "s3://" + bucketName + "?endpoint=" + front.URL + "&use_path_style=true"

@@ -25,6 +25,7 @@ func beforeS3(t *testing.T, server *s3server, seed uint64) (*faulty.Proxy, strin
 
 // Whatever a storage that works badly does, what is called durable is, and what comes back is what was saved.
 func TestStorageThatWorksBadly(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	server := startS3(t)
@@ -59,6 +60,7 @@ func TestStorageThatWorksBadly(t *testing.T) {
 
 // A checkpoint of which nothing is left but a manifest is none: the one before it is found by who reads.
 func TestSavedWhileItIsDeleted(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	s := open(t, "file://"+folder)
 	save(t, s, place(1, 1), state(1, 100))

@@ -78,6 +78,7 @@ const leastLife = 1200 * time.Millisecond
 // A process that saves, collects and loads is killed at random moments: the newest checkpoint that it called durable
 // is there, whole, and the next process goes on.
 func TestKilledWhileItSavesCollectsAndLoads(t *testing.T) {
+	t.Parallel()
 	kills := 12
 	if text := os.Getenv("STORAGE_KILLS"); text != "" {
 		kills, _ = strconv.Atoi(text)

@@ -84,6 +84,7 @@ func partsWhole(ctx context.Context, s *storage.Storage, where storage.Place) (e
 }
 
 func TestACheckpointInParts(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s *storage.Storage, root string) {
 		where := place(1, 10)
 		all, _ := partsOf(where)
@@ -151,6 +152,7 @@ func TestACheckpointInParts(t *testing.T) {
 // Several put the same parts at once, as when one takes over from another that is slow, while one of them finishes and another
 // one collects: whoever calls it durable is right.
 func TestSeveralPutAtOnce(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 2))

@@ -15,6 +15,7 @@ import (
 // Jobs that share a prefix, also two of the same name made one after the other, and also when both are there at once: each saves,
 // collects and finds what is its own, and nobody deletes anything of another.
 func TestJobsOnOnePrefix(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s *storage.Storage, _ string) {
 		again, other := job, job
 		again.UID, other.Name = "another-uid", "llama-2"
@@ -57,6 +58,7 @@ func TestJobsOnOnePrefix(t *testing.T) {
 
 // Clocks that jump, of whoever saves and of the storage, change neither what is the newest of a job nor what is kept.
 func TestClocksThatJump(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	s := open(t, "file://"+folder)
 	for step := range uint64(4) {

@@ -106,6 +106,7 @@ func find(t *testing.T, s *storage.Storage, path string) []storage.Place {
 }
 
 func TestWhatIsSavedComesBack(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s *storage.Storage, _ string) {
 		if err := s.Check(t.Context(), job); err != nil {
 			t.Fatal(err)
@@ -133,6 +134,7 @@ func TestWhatIsSavedComesBack(t *testing.T) {
 }
 
 func TestCollectKeepsWhatIsNeeded(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s *storage.Storage, root string) {
 		// Round 2 went back to step 5, and went on from there: round first.
 		for _, where := range []storage.Place{place(1, 10), place(1, 20), place(2, 8), place(2, 12), place(3, 13)} {
@@ -174,6 +176,7 @@ func TestCollectKeepsWhatIsNeeded(t *testing.T) {
 }
 
 func TestDamageIsRefused(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, s *storage.Storage, root string) {
 		data := state(1, 20<<20)
 		for step := range uint64(6) {

@@ -20,6 +20,7 @@ import (
 // A job goes on from the newest checkpoint, or waits until that can be read: a storage that is away for a while sends
 // nobody back to an older one.
 func TestNobodyGoesBackFurtherThanItMust(t *testing.T) {
+	t.Parallel()
 	s3 := startS3(t)
 	proxy, _ := beforeS3(t, s3, 1)
 	proxy.Set(faulty.Well)

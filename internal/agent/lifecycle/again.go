@@ -2,8 +2,9 @@ package lifecycle
 
 import (
 	"fmt"
-	"syscall"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/deviceerror"
 )
 
 // This file is about programs that have failed in a world, in place: the worker stays, with its snapshots, and starts them
@@ -89,22 +90,20 @@ func (m *Machine) settleFallen(now time.Time) []Effect {
 		effects = append(effects, Remember{})
 	}
 	m.again.done++
-	check := crashed(m.code)
+	m.check = m.check || deviceerror.Crashed(m.code)
 	m.begin()
 	m.anew = true
 	m.orders = orders{abort: &Abort{Reason: "the program has failed there"}}
 	note := Note{Text: fmt.Sprintf("starting the program anew, to be ready for a world (%d of these since this worker began)", m.again.done)}
-	return append(effects, note, Start{Term: m.obeyedTerm, Check: check}, Tell{})
+	return append(effects, note, Start{Term: m.obeyedTerm, Check: m.checks()}, Tell{})
 }
 
-// crashed says whether a program has ended by a signal as libraries do for which a device has failed: it had no time to look at it.
-func crashed(code int) bool {
-	switch syscall.Signal(code - 128) {
-	case syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS:
-		return true
-	default:
-		return false
-	}
+// checks says whether the programs that are started now are to look at their devices first. Those that come after them have no
+// reason to.
+func (m *Machine) checks() bool {
+	check := m.check
+	m.check = false
+	return check
 }
 
 // againAt is when programs may be started anew: at once after a failure that stands alone.

@@ -188,3 +188,31 @@ func TestWhatIsStartedAnewIsNotWhatItWas(t *testing.T) {
 		}
 	}
 }
+
+// A worker whose operator has doubts about the devices of its node has its first programs look at them, and no others.
+func TestTheFirstProgramsOfAWorkerLook(t *testing.T) {
+	for _, strategy := range []Strategy{InPlace, Restart} {
+		m := New(epoch, DefaultLimits(30*second), Shape{Programs: 1, Processes: 1, Strategy: strategy, Check: true})
+		if got := text(m.Step(epoch, alone(directive(1, 1, "a")))); got != "start(1)check tell" {
+			t.Errorf("%v begins with %q", strategy, got)
+		}
+		if strategy == InPlace {
+			continue
+		}
+		m.Step(epoch.Add(second), alone(aborting(directive(1, 1, "a"), false)))
+		m.Step(epoch.Add(2*second), Exited{0, 143})
+		if got := text(m.Step(epoch.Add(3*second), alone(directive(1, 2, "b")))); got != "start(2) tell" {
+			t.Errorf("the next world begins with %q", got)
+		}
+	}
+	m := New(epoch, DefaultLimits(30*second), Shape{Programs: 1, Processes: 1, Check: true})
+	if got := text(m.Step(epoch, standby(directive(1, 0, "")))); got != "start(0)check tell" {
+		t.Errorf("a standby begins with %q", got)
+	}
+}
+
+// alone is a directive for a worker with one process.
+func alone(h Heard) Heard {
+	h.Directive.World.Processes = 1
+	return h
+}

@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"fmt"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/deviceerror"
 )
 
 // ExitTerminated is the exit code of a worker that got SIGTERM while it ran no program, as a shell
@@ -70,6 +72,8 @@ type Machine struct {
 	// no world yet.
 	again again
 	anew  bool
+	// check is true when the programs that are started next are to look at their devices first.
+	check bool
 	// unsupplied is why the programs were killed when their world's snapshot could not be had.
 	unsupplied string
 	// denied is why the snapshot of the last world was not to be had from holders that were reached; empty once one was.
@@ -89,7 +93,7 @@ type Machine struct {
 func New(now time.Time, limits Limits, shape Shape) *Machine {
 	return &Machine{
 		limits: limits, shape: shape, slots: make([]slot, shape.Processes),
-		exits: map[int]int{}, failed: -1, lastHeard: now,
+		exits: map[int]int{}, failed: -1, lastHeard: now, check: shape.Check,
 	}
 }
 
@@ -274,7 +278,7 @@ func (m *Machine) standBy(d Directive) []Effect {
 		return nil
 	}
 	m.begin()
-	return []Effect{Start{Term: d.Term}, Tell{}}
+	return []Effect{Start{Term: d.Term, Check: m.checks()}, Tell{}}
 }
 
 // enter takes the worker to a later round.
@@ -340,12 +344,16 @@ func (m *Machine) moveTo(start *Start) []Effect {
 func (m *Machine) start(start *Start) []Effect {
 	effects := m.moveTo(start)
 	rests := m.launcher.rests
+	// Under Restart others were lost, by which a library of this worker may have ended it. None does that by a fault of memory.
+	m.check = m.check || deviceerror.Faulted(m.code)
 	m.begin()
 	if rests {
 		return append(effects, Relaunch{Connection: m.launcher.connection, Start: *start}, Tell{})
 	}
 	m.launcher = launcher{}
-	return append(effects, *start, Tell{})
+	first := *start
+	first.Check = m.checks()
+	return append(effects, first, Tell{})
 }
 
 // begin forgets the programs that ran before.

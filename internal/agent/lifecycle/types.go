@@ -23,6 +23,9 @@ type Shape struct {
 	// a launcher is one program with several processes.
 	Programs, Processes int
 	Strategy            Strategy
+	// Check is true when the first programs are to look at their devices before anything else: those of a worker that was here before
+	// have ended so that nobody knows whether a device was the cause.
+	Check bool
 }
 
 // World is the members of one round, as one worker sees it.
