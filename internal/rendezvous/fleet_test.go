@@ -540,6 +540,9 @@ func (f *fleet) checkPlan(l *modelLeader) {
 	if w.plan.broken != nil && f.strategy == InPlace && !f.sharded {
 		f.checkLive(l, next, w.plan)
 	}
+	if w.plan.broken != nil && f.strategy == InPlace {
+		f.checkStored(l, next, w.plan)
+	}
 	f.checkStart(next)
 }
 

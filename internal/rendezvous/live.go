@@ -113,7 +113,7 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 		l := &lives[i]
 		p.fromStep, p.live = l.step, l.keep
 		switch {
-		case held && newest.Step > l.step:
+		case held && (newest.Step > l.step || newest.Step == l.step && !m.isMixable(newest)):
 			return nil, false
 		case len(l.keep) == len(p.members):
 			return p, true
