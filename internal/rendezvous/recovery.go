@@ -206,8 +206,10 @@ func (m *Machine) rewind(now time.Time, p *plan) *plan {
 	if !m.haveLeft(now) {
 		return nil // what they have is not known yet
 	}
-	if step, has := m.newestHeld(p); has && m.bringLater(now, p, step) {
-		return nil
+	if m.gang.Storage != nil {
+		if step, has := m.newestHeld(p); has && m.bringLater(now, p, step) {
+			return nil
+		}
 	}
 	taken, ok := m.newestSnapshot()
 	next, onLive := m.goOnLive(now, p)
