@@ -113,11 +113,14 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 		l := &lives[i]
 		p.fromStep, p.live = l.step, l.keep
 		switch {
-		case held && (newest.Step > l.step || newest.Step == l.step && !m.isMixable(newest)):
+		case held && newest.Step > l.step:
 			return nil, false
 		case len(l.keep) == len(p.members):
 			return p, true
 		case held && newest.Step == l.step:
+			if !m.isMixable(newest) {
+				return nil, false
+			}
 			p.snapshot = &newest
 			return p, true
 		case l.step > 0 && m.saveLive(now, l): // newcomers have the state before the first step
