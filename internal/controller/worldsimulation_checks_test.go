@@ -57,6 +57,7 @@ func (h *simHistory) recorded(before, after client.Object) {
 	if now.Round > was.Round {
 		h.rounds[now.Round], h.since[now.Round] = now, time.Now()
 		h.changes[now.Reason]++
+		h.isBounded(&now)
 		t.say("  round %d is durable: attempt %d, %d workers after step %d of round %d, %s", now.Round, now.Attempt, now.Workers, now.FromStep,
 			now.Parent, now.Reason)
 	}

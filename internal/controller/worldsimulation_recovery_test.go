@@ -46,6 +46,7 @@ func (h *simHistory) asked(j *simMachine, write *rendezvous.Write) {
 		h.startsAnew(write)
 		return
 	}
+	h.usesSpares(j, write)
 	t, among := h.training, next.Ordinals()
 	patience := t.now().Spec.Checkpoint.Timeout.Duration
 	for _, uid := range slices.Sorted(maps.Keys(j.sessions)) {

@@ -34,6 +34,7 @@ import (
 //	worldsimulation_outages_test.go    an API server that is away, and partitions of worlds with long steps
 //	worldsimulation_checks_test.go     what must hold
 //	worldsimulation_recovery_test.go   what a recovery may lose
+//	worldsimulation_spares_test.go     who trains, and who is a spare
 type simTraining struct {
 	*fleetSim
 	job     types.NamespacedName
@@ -42,6 +43,9 @@ type simTraining struct {
 	// step is how long a step takes, lastStep how many there are. A snapshot is taken every memoryInterval steps.
 	step                     time.Duration
 	lastStep, memoryInterval uint64
+	// spares is how many workers the job has beside those who train, most what max was from when on.
+	spares int32
+	most   []simMost
 	// older is an operator that has not noticed yet that another leads; nil for none.
 	older *simOperator
 	// harmed is until when something may cost steps that was done, harms counts that, faults what a program may be
@@ -152,6 +156,9 @@ func (t *simTraining) begin(least, most int32) {
 	job := jobWith(func(j *v1alpha1.TrainingJob) {
 		j.UID, j.ResourceVersion = "", ""
 		j.Spec.Workers.Min, j.Spec.Workers.Max = ptr.To(least), ptr.To(most)
+		if t.spares > 0 {
+			j.Spec.Workers.Spares = ptr.To(t.spares)
+		}
 		j.Spec.Workers.Template.Spec.PriorityClassName = "mid"
 		container := &j.Spec.Workers.Template.Spec.Containers[0]
 		container.Resources = corev1.ResourceRequirements{Requests: simResources("1", "1", "1")}
@@ -168,6 +175,7 @@ func (t *simTraining) begin(least, most int32) {
 	if err := t.server.create(job); err != nil {
 		t.fail("submit: %v", err)
 	}
+	t.most = append(t.most, simMost{time.Now(), most})
 	t.startOperator()
 }
 
@@ -200,7 +208,7 @@ func (t *simTraining) await(d time.Duration, what string, is func() bool) bool {
 // scale changes how many workers the job wants.
 func (t *simTraining) scale(most int32) {
 	t.say("max is %d now", most)
-	t.scaled[t.now().UID] = true
+	t.scaled[t.now().UID], t.most = true, append(t.most, simMost{time.Now(), most})
 	t.edit(t.now(), func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Max = ptr.To(most) })
 }
 

@@ -18,7 +18,8 @@ func (t *simTraining) live() {
 		t.lastStep, t.memoryInterval = uint64(chaos/t.step)+uint64(t.dice.IntN(50)), uint64(1+t.dice.IntN(20))
 		least := int32(1 + t.dice.IntN(3))
 		t.timeless = t.chance(0.5)
-		t.say("steps of %s, %d of them, trouble for %s", t.step, t.lastStep, chaos)
+		t.spares = max(0, int32(t.dice.IntN(5))-2)
+		t.say("steps of %s, %d of them, %d spares, trouble for %s", t.step, t.lastStep, t.spares, chaos)
 		t.begin(least, least+int32(t.dice.IntN(3)))
 	})
 	if !t.await(5*time.Minute, "the gang trains", func() bool { return t.history.stepped > 0 || t.history.record.Round > 0 && t.step > time.Minute }) {

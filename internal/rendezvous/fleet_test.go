@@ -26,6 +26,7 @@ import (
 //   - a rank of a round is to write the same shares, whoever says so;
 //   - a planned change begins after the very last step of the world before;
 //   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more;
+//   - who is a spare trains once somebody is lost or leaves, in the very next world, and not before;
 //   - a recovery goes back no further than the newest state that one of those has who go on;
 //   - once a step was made, nothing begins as if none had been while anybody lives who has a state, whoever is heard first, and
 //     however long nobody else is;
@@ -123,7 +124,9 @@ type fleet struct {
 	pods            map[string]*pod
 	made            int
 	minimum, target int32
-	hang            time.Duration
+	// spares is how many are to be kept beside a world of target.
+	spares int32
+	hang   time.Duration
 	// spent is true once the program may fail no more.
 	spent bool
 	// liar is the uid of a worker that says of all others that it cannot reach them, or that nobody is at their ports.
@@ -229,7 +232,8 @@ func newFleetOf(t *rapid.T, strategy Strategy) *fleet {
 	if rapid.Bool().Draw(t, "sizes") {
 		f.sizes = []int32{1, 2, 4}
 	}
-	for range rapid.IntRange(int(f.minimum), 3).Draw(t, "workers") {
+	f.spares = int32(max(0, rapid.IntRange(-2, 2).Draw(t, "spares")))
+	for range int32(rapid.IntRange(int(f.minimum), 3).Draw(t, "workers")) + f.spares {
 		f.makePod()
 	}
 	return f
@@ -280,7 +284,7 @@ func (f *fleet) fetch(p *pod, of, s Snapshot, holders []lifecycle.Holder) (state
 func (f *fleet) gang() Gang {
 	gang := Gang{
 		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
-		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target,
+		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target, Spares: f.spares,
 		Sizes: f.sizes, Strategy: f.strategy, MayRestart: !f.spent, HangTimeout: f.hang, Durable: f.record, Storage: f.storage,
 		RegroupTimeout: time.Minute,
 	}
@@ -566,6 +570,10 @@ func (f *fleet) checkPlan(l *modelLeader) {
 	if w.plan.broken != nil && f.strategy == InPlace && !f.sharded {
 		f.checkLive(l, next, w.plan)
 	}
+	if w.plan.broken != nil && f.strategy == InPlace {
+		f.checkStored(l, next, w.plan)
+	}
+	f.checkSpares(l, next, w.plan)
 	f.checkStart(next)
 }
 
@@ -839,7 +847,7 @@ func (f *fleet) settle() {
 	before, since := uint64(0), 0
 	for turn := range 900 {
 		f.notice()
-		for f.staying() < int(f.target) {
+		for f.staying() < int(f.target+f.spares) {
 			f.makePod()
 		}
 		for _, uid := range f.uids() {

@@ -128,6 +128,9 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 			p.handover = true
 			return p, true
 		case held && newest.Step == l.step:
+			if !m.isMixable(newest) {
+				return nil, false
+			}
 			p.snapshot = &newest
 			return p, true
 		case l.step > 0 && m.saveLive(now, l): // newcomers have the state before the first step

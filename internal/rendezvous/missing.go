@@ -28,7 +28,7 @@ func (m *Machine) bringMissing(now time.Time, p *plan) bool {
 			m.world.record.Round, known[0].Snapshot.Step)
 	}
 	r := m.restoring
-	r.over = false // or who had brought some of it is gone
+	r.over, r.later = false, false // or who had brought some of it is gone
 	if r.vainly == "" {
 		m.askForRestore(now, p)
 	}
@@ -95,7 +95,8 @@ func (m *Machine) restoringOf(known []Durable) *restoring {
 
 // bringNewer begins anew where a newer checkpoint has become durable than the one that is being brought, as long as no world begins with that.
 func (m *Machine) bringNewer() {
-	if !m.bringsFor(m.broken) || m.writing != nil && m.writing.plan != nil && m.writing.plan.broken == m.broken {
+	if !m.bringsFor(m.broken) || m.restoring.later && m.broken.gaveUp ||
+		m.writing != nil && m.writing.plan != nil && m.writing.plan.broken == m.broken {
 		return
 	}
 	was, known := m.restoring, m.checkpoints()
@@ -103,7 +104,7 @@ func (m *Machine) bringNewer() {
 		return
 	}
 	m.restoring = m.restoringOf(known)
-	m.restoring.without, m.restoring.refused = was.without, was.refused
+	m.restoring.without, m.restoring.refused, m.restoring.later, m.restoring.than = was.without, was.refused, was.later, was.than
 	m.out.Tell = append(m.out.Tell, was.bringing()...)
 	m.note(notedBroken, "what is missing of step %d, which has become durable, is brought instead of that of step %d",
 		known[0].Snapshot.Step, was.aim.Step)
@@ -161,13 +162,23 @@ func (m *Machine) waitsForMore(now time.Time, than uint64) bool {
 
 // waitsWithBrought says the same of a snapshot that was brought, which may be an older one than was known of.
 func (m *Machine) waitsWithBrought(now time.Time, s Snapshot) bool {
-	found := m.bringsFor(m.broken) && m.restoring.found != nil && sameState(s, *m.restoring.found)
-	return found && m.waitsForMore(now, s.Step)
+	r := m.restoring
+	found := m.bringsFor(m.broken) && r.found != nil && sameState(s, *r.found)
+	return found && !r.later && m.waitsForMore(now, s.Step)
 }
 
 // waitForStorage has the job regroup as long as nobody who brings something has had an answer for a while: the controller says for how
 // long it waits.
 func (m *Machine) waitForStorage(now time.Time) {
+	if !m.isUnanswered(now) {
+		m.broken.regrouping = false
+		return
+	}
+	m.regroup("nobody who is left of round %d has had an answer from the storage")
+}
+
+// isUnanswered says whether nobody who brings something has had an answer from the storage for a while.
+func (m *Machine) isUnanswered(now time.Time) bool {
 	r := m.restoring
 	busy := slices.ContainsFunc(r.bringing(), func(uid string) bool {
 		mem := m.members[uid]
@@ -183,11 +194,7 @@ func (m *Machine) waitForStorage(now time.Time) {
 	case !now.Before(r.busySince.Add(stuckTime)):
 		r.muteSince = time.Time{} // it has taken that long without an error
 	}
-	if r.muteSince.IsZero() || now.Before(r.muteSince.Add(stuckTime)) {
-		m.broken.regrouping = false
-		return
-	}
-	m.regroup("nobody who is left of round %d has had an answer from the storage")
+	return !r.muteSince.IsZero() && !now.Before(r.muteSince.Add(stuckTime))
 }
 
 // broughtFor are the parts that a member has brought for the world after the broken one, or the whole file: agents do not list them before a

@@ -81,7 +81,12 @@ func (m *Machine) doing() (Phase, string) {
 // recovering is the same while a world is left.
 func (m *Machine) recovering() (Phase, string) {
 	why := m.broken.why
-	if m.awaitsRestore() {
+	switch {
+	case m.awaitsRestore() && m.restoring.later:
+		if !m.broken.gaveUp {
+			why += "; the storage has a later state than those who are left hold, which is brought"
+		}
+	case m.awaitsRestore():
 		why += "; those who are left hold no whole snapshot, what is missing is brought from the storage"
 	}
 	switch {

@@ -42,6 +42,9 @@ type recovery struct {
 	// regrouping is true while too few are left; moreSince is since when those are waited for who may have a later state than the storage.
 	regrouping bool
 	moreSince  time.Time
+	// laterSince is since when a later state of the storage is waited for than members have, gaveUp is true once it is no more.
+	laterSince time.Time
+	gaveUp     bool
 	// saver is who was asked, at askedAt, to save the live state after saveStep; said is the error that it had
 	// reported before, and failed are those that could not.
 	saver    string
@@ -200,6 +203,14 @@ func (m *Machine) rewind(now time.Time, p *plan) *plan {
 	furthest := min(m.furthest(), m.mostMade())
 	m.doubtClaims()
 	m.bringNewer()
+	if !m.haveLeft(now) {
+		return nil // what they have is not known yet
+	}
+	if m.gang.Storage != nil {
+		if step, has := m.newestHeld(p); has && m.bringLater(now, p, step) {
+			return nil
+		}
+	}
 	taken, ok := m.newestSnapshot()
 	next, onLive := m.goOnLive(now, p)
 	if !onLive {
@@ -210,6 +221,8 @@ func (m *Machine) rewind(now time.Time, p *plan) *plan {
 		return nil
 	case onLive:
 		p = next
+	case ok && m.bringLater(now, p, taken.Step): // what they have live cannot be had
+		return nil
 	case ok && m.waitsWithBrought(now, taken):
 		m.regroup("what was brought for those that are left of round %d is older than what others may hold: they wait for them")
 		return nil

@@ -260,7 +260,7 @@ func (m *Machine) watchLeavers(now time.Time) {
 	for uid, mem := range m.members {
 		by := mem.want.LeaveBy
 		isKilled := begun && !by.IsZero() && !now.Before(by.Add(-leaveMargin))
-		if w.ranks.rank(uid) < 0 && !mem.mustGo && (isKilled || !begun && mem.leaving() && mem.served) {
+		if w.ranks.rank(uid) < 0 && mem.leaving() && !mem.mustGo && (isKilled || !begun && mem.served) {
 			mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
 		}
 	}

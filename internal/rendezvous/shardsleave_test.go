@@ -391,3 +391,44 @@ func (f *fleet) copiesWithout(l *modelLeader, away string) {
 		f.t.Fatalf("%+v is copied", c)
 	}
 }
+
+// Who was to be killed, and is wanted again before it has heard that it is let go, is kept like any other for what it holds when it leaves the next
+// time. And nobody is let go who is to stay, whatever was said of it before.
+func TestWhoWasToGoIsKeptTheNextTime(t *testing.T) {
+	f, l := cutUp(t, 5)
+	m, p := l.machine, f.pods["p03"]
+	_ = copiedOnce(f, l)
+	tell := func(leaving Reason, by time.Time, target int32) {
+		p.want.Leaving, p.want.LeaveBy, f.target = leaving, by, target
+		_ = f.handle(l, GangExpected{f.gang()})
+	}
+	of := func(workers int32) func() bool {
+		return func() bool { return m.world.record.Workers == workers && m.hasBegun() }
+	}
+	tell(ReasonScaledDown, f.now.Add(time.Minute), 4)
+	f.until(l, "it is out", func() bool {
+		if m.world.record.Workers == 4 && !p.unheard {
+			p.unheard = true
+			f.drop(p, l)
+		}
+		return of(4)()
+	})
+	m.watchLeavers(p.want.LeaveBy)
+	if !m.members["p03"].mustGo || p.released {
+		t.Fatal("it is not about to be killed, or has heard of it")
+	}
+	tell("", time.Time{}, 5)
+	if f.turns(l, 1); m.members["p03"].mustGo || releasedOf(l, "p03") {
+		t.Error("it is let go, and is to stay")
+	}
+	p.unheard = false
+	f.until(l, "it is back", of(5))
+	for _, uid := range f.uids() {
+		f.pods[uid].copyless = true
+	}
+	tell(ReasonScaledDown, time.Time{}, 4)
+	f.until(l, "it is out again", of(4))
+	if seen := m.Observe(f.now).Members["p03"]; seen.Out || releasedOf(l, "p03") {
+		t.Errorf("it is let go with what nobody else has: %+v", seen)
+	}
+}

@@ -20,6 +20,9 @@ type restoring struct {
 	of     *recovery
 	aim    Snapshot
 	vainly string
+	// later is true where members have a state as well, after the step than: what is brought is to be later.
+	later bool
+	than  uint64
 	// paths are where to look, in this order.
 	paths []string
 	// who was asked, with which number; empty for nobody yet.
@@ -133,10 +136,10 @@ func (m *Machine) askForRestore(now time.Time, p *plan) {
 		return
 	}
 	candidates := slices.SortedFunc(slices.Values(p.members), byOrdinal)
-	if m.mayLook(r.who) && !m.looksInVain(now, candidates) {
+	at := slices.IndexFunc(candidates, func(c Member) bool { return c.UID == r.who })
+	if (at >= 0 || m.world == nil) && m.mayLook(r.who) && !m.looksInVain(now, candidates) {
 		return
 	}
-	at := slices.IndexFunc(candidates, func(c Member) bool { return c.UID == r.who })
 	r.who, r.lookStuck = "", time.Time{}
 	for i := range candidates {
 		if uid := candidates[(at+1+i)%len(candidates)].UID; m.mayLook(uid) {
@@ -152,10 +155,10 @@ func (m *Machine) askForRestore(now time.Time, p *plan) {
 	}
 }
 
-// mayLook says whether a member can be asked for the checkpoint.
+// mayLook says whether a member can be asked for the checkpoint. What one brings that was lost counts only where the others have nothing.
 func (m *Machine) mayLook(uid string) bool {
-	mem := m.members[uid]
-	return mem != nil && mem.usable() && m.restoring.failed[uid] == ""
+	r, mem := m.restoring, m.members[uid]
+	return mem != nil && mem.usable() && r.failed[uid] == "" && (!r.later || !m.mayEnd(mem))
 }
 
 // mostDoubled is how often the time doubles that those who look have for it.
@@ -302,8 +305,17 @@ func (m *Machine) brought(path, refused string) {
 	// to be newer than what is there.
 	m.topRound = max(m.topRound, found.Round)
 	refused = r.besides(refused)
+	if r.later && found.Step <= r.than {
+		m.note(notedDurable, "the newest checkpoint that can be used is of step %d, and those who are left of round %d hold the state after step %d%s",
+			found.Step, m.world.record.Round, r.than, refused)
+		return
+	}
 	r.told = fmt.Sprintf("the attempt goes on from step %d: %s%s", found.Step, path, refused)
-	if r.of != nil {
+	switch {
+	case r.of == nil:
+	case r.later:
+		r.told = fmt.Sprintf("those who are left of round %d hold nothing later than step %d: %s", m.world.record.Round, r.than, r.told)
+	default:
 		r.told = fmt.Sprintf("nobody who is left of round %d holds a whole snapshot: %s", m.world.record.Round, r.told)
 	}
 	if known := m.gang.Storage.Known; r.paths[0] == "" && found.Step < known && refused == "" {

@@ -20,6 +20,8 @@ type shelf struct {
 	// silent is why it answers nobody who restores yet; empty when it does. away is true while it takes nothing.
 	silent string
 	away   bool
+	// turnedAt is when silent has begun, or ended last.
+	turnedAt time.Time
 	// failing says of pods why their uploaders fail, mute why they have no answer yet, cut when they are to bring shards, old whose
 	// agents do not know of that.
 	failing, mute, cut map[string]string
@@ -81,11 +83,17 @@ func (w *worker) store(d *Directive) {
 		return
 	}
 	w.restored, w.restoredParts, w.restoredOf = Restored{Number: r.Number, Error: w.shelf.broken}, nil, nil
-	for _, c := range slices.Backward(w.shelf.kept) {
+	kept := slices.Clone(w.shelf.kept)
+	slices.SortStableFunc(kept, func(a, b checkpointed) int { return -newest(a.snapshot, b.snapshot) })
+	for _, c := range slices.Backward(kept) {
 		if slices.Contains(r.Without, c.path) {
 			continue
 		}
 		own := strings.HasPrefix(c.path, "job/")
+		if c.parts == nil && slices.Contains(w.shelf.damaged, c.path) {
+			w.restored.Refused = "checkpoint " + c.path + ": it is damaged"
+			continue
+		}
 		if w.shelf.broken == "" && (r.Path == "" && own || r.Path != "" && strings.HasPrefix(c.path+"/", r.Path+"/")) {
 			w.restored.Found, w.restored.Durable = true, Durable{c.snapshot, c.path}
 			w.states[c.snapshot] = c.state

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,8 +10,9 @@ import (
 )
 
 // TestStoredAgainstModel plays the histories of TestChangesAgainstModel with a storage that is away at times, and with
-// wishes that all workers go, which come and are taken back; its attempt may begin with another job's checkpoint. Besides what must hold there: a world that counts as parked
-// makes no step, and a checkpoint has all that it has done.
+// wishes that all workers go, which come and are taken back; its attempt may begin with another job's checkpoint, and checkpoints are damaged. Besides
+// what must hold there: a world that counts as parked makes no step, and a checkpoint has all that it has done; and a recovery goes back no
+// further than the newest checkpoint that somebody knows of who is heard, while the storage answers.
 func TestStoredAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -26,8 +28,9 @@ func TestStoredAgainstModel(t *testing.T) {
 				}
 			}
 		}
+		vague := rapid.Bool().Draw(t, "vague")
 		for _, p := range f.pods {
-			p.shelf = f.shelf
+			p.shelf, p.vague = f.shelf, p.vague || vague
 		}
 		f.more = map[string]func(*rapid.T){
 			"park": f.with(func(f *fleet) {
@@ -41,7 +44,15 @@ func TestStoredAgainstModel(t *testing.T) {
 				f.tellGang()
 			}),
 			"storage": f.with(func(f *fleet) { f.shelf.away = !f.shelf.away }),
+			"vague":   f.with(func(f *fleet) { f.pickPod().vague = true }),
+			"forget":  f.with((*fleet).forget),
+			"damage": f.with(func(f *fleet) {
+				if n := len(f.shelf.kept); n > 0 && strings.HasPrefix(f.shelf.kept[n-1].path, "job/") {
+					f.shelf.damaged = append(f.shelf.damaged, f.shelf.kept[n-1].path)
+				}
+			}),
 			"restore": f.with(func(f *fleet) {
+				f.shelf.turnedAt = f.now
 				if f.shelf.silent == "" {
 					f.shelf.silent = "503 Slow Down"
 				} else {
@@ -51,6 +62,57 @@ func TestStoredAgainstModel(t *testing.T) {
 		}
 		f.play(t)
 	})
+}
+
+// forget has everybody find the files of the newest state altered, and drop them.
+func (f *fleet) forget() {
+	var last Snapshot
+	for _, p := range f.pods {
+		for _, s := range p.snapshots {
+			if newest(s, last) < 0 {
+				last = s
+			}
+		}
+	}
+	for _, p := range f.pods {
+		p.snapshots = slices.DeleteFunc(slices.Clone(p.snapshots), func(s Snapshot) bool { return sameState(s, last) })
+	}
+}
+
+// checkStored checks that a recovery goes back no further than a checkpoint of the world's history that can be had, and that its leader has heard of.
+func (f *fleet) checkStored(l *modelLeader, next Record, plan *plan) {
+	m, of := l.machine, f.historyOf(next.Parent)
+	if f.shelf == nil || f.shelf.silent != "" || f.shelf.broken != "" || !f.shelf.turnedAt.Before(plan.broken.began) {
+		return
+	}
+	if plan.broken.gaveUp && f.now.Sub(plan.broken.began) >= stuckTime {
+		return // who was asked hung
+	}
+	heard := func(c *checkpointed) bool {
+		for _, mem := range m.members {
+			if r := &mem.report; r.Durable.Path == c.path || r.Restored.Found && r.Restored.Path == c.path {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range f.shelf.kept {
+		c := &f.shelf.kept[i]
+		step := uint64(len(c.state))
+		if step > next.FromStep && step <= uint64(len(of)) && slices.Equal(c.state, of[:step]) && !slices.Contains(f.shelf.damaged, c.path) && heard(c) {
+			f.t.Fatalf("round %d begins after step %d, and the storage has %s of the history of round %d", next.Round, next.FromStep, c.path, next.Parent)
+		}
+	}
+}
+
+// historyOf is the longest state that anybody has, or had, of a round.
+func (f *fleet) historyOf(round uint64) (of history) {
+	for _, p := range f.pods {
+		if p.process.round == round && len(p.process.state) > len(of) {
+			of = p.process.state
+		}
+	}
+	return of
 }
 
 // checkParked looks at what a leader says of a world that all are to leave.

@@ -109,7 +109,7 @@ func (m *Machine) watchSuppliers(now time.Time) {
 	for uid, mem := range m.members {
 		switch {
 		case m.world.ranks.rank(uid) >= 0 || !mem.unwanted():
-			mem.outAt, mem.served = time.Time{}, false
+			mem.outAt, mem.served, mem.mustGo = time.Time{}, false, false // it may leave again, with what it holds then
 			continue
 		case mem.outAt.IsZero():
 			mem.outAt = now

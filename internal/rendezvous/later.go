@@ -1,0 +1,105 @@
+package rendezvous
+
+import "time"
+
+// A recovery begins with the newest state that anything can give: live state and snapshots in memory where they are of the same step or a
+// later one, and a checkpoint where the storage has a later one, as where copies come more slowly than checkpoints. Members keep what they
+// hold meanwhile, and go on from that where nothing comes of it (docs/rounds.md).
+
+// leastPatience is how long a later checkpoint is brought at least. It is brought for longer where the steps that it saves take longer: whoever
+// gives up then has waited for no longer than it takes to make them again, which is at most twice as long as the better choice takes.
+const leastPatience = 4 * stuckTime
+
+// newestHeld is the step of the newest state that members of the broken world have, live or in memory; false where they have none.
+func (m *Machine) newestHeld(p *plan) (step uint64, ok bool) {
+	newest, held := m.newestSnapshot()
+	if lives := m.lives(p.members); len(lives) > 0 {
+		return max(newest.Step, lives[0].step), true
+	}
+	return newest.Step, held
+}
+
+// isLaterStored says whether the storage has a state of the world's history after a later step than that, as far as anybody knows: it has not
+// turned out to be of no use, and was not given up.
+func (m *Machine) isLaterStored(than uint64) bool {
+	known := m.checkpoints()
+	if m.broken.gaveUp || len(known) == 0 || known[0].Snapshot.Step <= than {
+		return false
+	}
+	if !m.bringsFor(m.broken) {
+		return true
+	}
+	r := m.restoring
+	return r.vainly == "" && (r.found == nil || r.found.Step > than)
+}
+
+// bringLater has a checkpoint brought for the world that follows on the broken one, where it is later than the newest state that members
+// have; false where there is none, or it is not worth to be waited for any more.
+func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
+	b := m.broken
+	if !m.isLaterStored(than) {
+		return m.awaitsManifest(now, than)
+	}
+	if !m.bringsFor(b) {
+		m.restoring = m.restoringOf(m.checkpoints())
+		m.note(notedBroken, "those who are left of round %d have the state after step %d, and the storage that after step %d: it is brought",
+			m.world.record.Round, than, m.restoring.aim.Step)
+	}
+	r := m.restoring
+	r.over, r.later, r.than = false, true, than // or who had brought it is gone
+	m.askForRestore(now, p)
+	switch {
+	case r.over || !m.isLaterStored(than):
+		return r.over && m.isLaterStored(than) // all of it is there, as is seen when this is decided next
+	case m.isUnanswered(now):
+		m.giveUpLater("nobody has had an answer from the storage for " + stuckTime.String())
+	case !now.Before(b.awaitsLater(now).Add(max(leastPatience, m.takesAgain(r.aim.Step-than)))):
+		m.giveUpLater("it takes longer than to make the steps again")
+	default:
+		b.regrouping = false
+		return true
+	}
+	return false
+}
+
+// awaitsManifest says whether the manifest of a later checkpoint is waited for, of which all else is in the storage: for as long as an answer.
+func (m *Machine) awaitsManifest(now time.Time, than uint64) bool {
+	return m.gang.Strategy == InPlace && !m.broken.gaveUp && m.finishesOne(than) && now.Before(m.broken.awaitsLater(now).Add(stuckTime))
+}
+
+// awaitsLater is since when something later is waited for that the storage may give.
+func (r *recovery) awaitsLater(now time.Time) time.Time {
+	if r.laterSince.IsZero() {
+		r.laterSince = now
+	}
+	return r.laterSince
+}
+
+// takesAgain is how long so many steps take to be made again; 0 where nobody says how long one takes.
+func (m *Machine) takesAgain(steps uint64) time.Duration {
+	const longest = 24 * time.Hour
+	took := m.stepTime()
+	if took > 0 && steps > uint64(longest/took) {
+		return longest
+	}
+	return time.Duration(steps) * took
+}
+
+// giveUpLater has the world go on from what members have.
+func (m *Machine) giveUpLater(why string) {
+	r := m.restoring
+	m.broken.gaveUp = true
+	m.out.Tell = append(m.out.Tell, r.bringing()...)
+	m.note(notedBroken, "the state after step %d is not waited for, %s: round %d is followed by one that begins after step %d",
+		r.aim.Step, why, m.world.record.Round, r.than)
+}
+
+// isMixable says whether some may begin with a snapshot and others with the live state after the same step: it is the very same. What the storage
+// has may be of a round of which the last steps were thrown away, and made again since.
+func (m *Machine) isMixable(s Snapshot) bool {
+	if !m.bringsFor(m.broken) || m.restoring.found == nil || !sameState(s, *m.restoring.found) {
+		return true
+	}
+	of := &m.world.record
+	return s.Round == of.Round || s.Round == of.Parent && s.Round > 0
+}

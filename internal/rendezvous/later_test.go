@@ -1,0 +1,225 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+)
+
+// outlived is a world of three whose programs have nothing live to go on from. All hold a snapshot, and a later one is durable that nobody
+// holds any more.
+func outlived(t *testing.T) (f *fleet, l *modelLeader, held, durable uint64) {
+	t.Helper()
+	f, l = stored(t, Storage{Interval: time.Hour, Keep: 3, Own: true})
+	f.minimum = 1
+	for _, uid := range f.uids() {
+		f.pods[uid].vague = true
+	}
+	saved := func() uint64 {
+		f.turns(l, 8)
+		f.settleSteps()
+		for _, uid := range f.uids() {
+			f.pods[uid].save(lifecycle.Staging{})
+		}
+		return uint64(len(f.pods["p00"].process.state))
+	}
+	f.turns(l, 12)
+	held = saved()
+	durable = saved()
+	f.checkpointed(1, durable)
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		p.snapshots = slices.DeleteFunc(p.snapshots, func(s Snapshot) bool { return s.Step != held })
+	}
+	f.turns(l, 4)
+	if newest, ok := l.machine.newestSnapshot(); !ok || newest.Step != held || held >= durable || l.machine.durable.Snapshot.Step != durable {
+		t.Fatalf("they hold step %d, %t, and %+v is durable", newest.Step, ok, l.machine.durable)
+	}
+	return f, l, held, durable
+}
+
+// checkpointed has the state of p00 after a step of a round be durable, and p00 say so.
+func (f *fleet) checkpointed(round, step uint64) {
+	p := f.pods["p00"]
+	s := Snapshot{Round: round, Step: step, Bytes: 8 * step, Hash: [32]byte{byte(step)}}
+	c := checkpointed{fmt.Sprintf("job/%d-%d", round, step), s, slices.Clone(p.process.state[:step]), nil}
+	f.shelf.kept = append(f.shelf.kept, c)
+	p.durable = Durable{s, c.path}
+}
+
+// What the storage has later than anybody holds is brought; those who bring it keep what they hold.
+func TestALaterCheckpointIsGoneBackTo(t *testing.T) {
+	f, l, held, durable := outlived(t)
+	made := l.machine.furthest()
+	f.shelf.silent = "503 Slow Down"
+	f.lose(l, "p02")
+	f.until(l, "it is brought", func() bool { r := l.machine.restoring; return r.of != nil && r.who != "" })
+	f.turns(l, 5)
+	for _, uid := range []string{"p00", "p01"} {
+		if !slices.ContainsFunc(f.pods[uid].snapshots, func(s Snapshot) bool { return s.Step == held }) {
+			t.Errorf("%s holds %+v", uid, f.pods[uid].snapshots)
+		}
+	}
+	if phase, why := l.machine.doing(); phase != PhaseRecovering {
+		t.Errorf("it is %s: %s", phase, why)
+	}
+	f.shelf.silent = ""
+	f.goesOnFrom(l, durable, 2)
+	for _, c := range l.machine.Observe(f.now).Changes {
+		if c.Round == l.machine.base.Round && c.StepsLost > made-durable+1 {
+			t.Errorf("%+v, and %d steps were made", c, made)
+		}
+	}
+}
+
+// Where nothing comes of it what is held serves: the checkpoint is damaged, or there no more, nobody can bring it, the storage has no answer, or
+// hangs, or knows of none that is later.
+func TestWhatIsHeldServesWhereNothingLaterComes(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil   func(f *fleet)
+		atMost  time.Duration
+		atLeast time.Duration
+	}{
+		"it is damaged":           {func(f *fleet) { f.shelf.damaged = []string{f.shelf.kept[len(f.shelf.kept)-1].path} }, 20 * time.Second, 0},
+		"it is gone":              {func(f *fleet) { f.shelf.kept = nil }, 20 * time.Second, 0},
+		"an older one is there":   {func(f *fleet) { f.shelf.kept = []checkpointed{older(f)} }, 20 * time.Second, 0},
+		"nobody can":              {func(f *fleet) { f.shelf.broken = "403 Forbidden" }, 20 * time.Second, 0},
+		"the storage is away":     {func(f *fleet) { f.shelf.silent = "no route to host" }, 3 * time.Minute, stuckTime},
+		"it hangs, and says none": {func(f *fleet) { f.shelf.hang = map[string]bool{"p00": true, "p01": true} }, 3 * time.Minute, stuckTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l, held, _ := outlived(t)
+			c.spoil(f)
+			f.lose(l, "p02")
+			began := f.now
+			for range 1000 {
+				if f.turn(l); l.machine.world.record.Round > 1 {
+					break
+				}
+			}
+			waited := f.now.Sub(began)
+			f.goesOnFrom(l, held, 2)
+			if waited > c.atMost || waited < c.atLeast {
+				t.Errorf("it has taken %s", waited)
+			}
+		})
+	}
+}
+
+func older(f *fleet) checkpointed {
+	last := f.shelf.kept[len(f.shelf.kept)-1]
+	return checkpointed{"job/1-1", Snapshot{Round: 1, Step: 1, Bytes: 8, Hash: [32]byte{1}}, last.state[:1], nil}
+}
+
+// What is in memory is preferred where it is as new, and nobody asks the storage.
+func TestMemoryIsPreferred(t *testing.T) {
+	f, l, held, _ := outlived(t)
+	f.shelf.kept = nil
+	f.pods["p00"].durable, l.machine.durable = Durable{}, Durable{}
+	f.checkpointed(1, held)
+	f.turns(l, 2)
+	asked := f.shelf.asked
+	f.lose(l, "p02")
+	f.goesOnFrom(l, held, 2)
+	if f.shelf.asked != asked {
+		t.Errorf("%d were asked for it", f.shelf.asked-asked)
+	}
+}
+
+// Bringing costs at most what it saves, as far as that is known: it is not given up while the steps would take longer.
+func TestHowLongALaterCheckpointIsBrought(t *testing.T) {
+	f, l, held, durable := outlived(t)
+	took := 4 * time.Minute / time.Duration(durable-held)
+	for _, uid := range f.uids() {
+		f.pods[uid].stepTime = took
+	}
+	f.turns(l, 2)
+	f.shelf.hang = map[string]bool{"p00": true, "p01": true}
+	f.lose(l, "p02")
+	began := f.now
+	for f.now.Sub(began) < 3*time.Minute {
+		f.turn(l)
+	}
+	if l.machine.broken == nil || l.machine.broken.gaveUp {
+		t.Fatalf("after %s it is %s", f.now.Sub(began), l.machine.State())
+	}
+	for f.now.Sub(began) < 6*time.Minute && l.machine.world.record.Round == 1 {
+		f.turn(l)
+	}
+	f.goesOnFrom(l, held, 2)
+}
+
+// One alone has the state that it has made live, and cannot save it for the other one, whose programs were started anew: the world goes back to the
+// same step, as the storage has it, and not to an older snapshot. It was as if the checkpoint had been thrown away then, and the attempt
+// ended when what was left in memory was gone.
+func TestALiveStateThatCannotBeGivenIsInTheStorage(t *testing.T) {
+	f, l, held, _ := outlived(t)
+	f.minimum = 2
+	f.pods["p00"].vague, f.pods["p00"].full = false, true
+	f.turns(l, 4)
+	f.settleSteps()
+	step := uint64(len(f.pods["p00"].process.state))
+	f.checkpointed(1, step)
+	f.turnWithoutSteps(l)
+	f.lose(l, "p02")
+	f.goesOnFrom(l, step, 2)
+	if step <= held {
+		t.Errorf("the steps are %d and %d", held, step)
+	}
+	f.pods["p00"].full = false
+	f.minimum = 1
+	f.lose(l, "p01")
+	if f.turns(l, 100); l.machine.fatal != "" {
+		t.Error(l.machine.fatal)
+	}
+}
+
+// What was durable of an earlier round may be of steps that were thrown away, and made again: nobody mixes that with what others have live.
+func TestWhatWasMadeAgainIsNotMixed(t *testing.T) {
+	_, l, _, durable := outlived(t)
+	m := l.machine
+	m.world.record.Round, m.world.record.Parent = 5, 4
+	m.broken = &recovery{}
+	m.restoring = m.newRestoring("")
+	m.restoring.of = m.broken
+	for round, want := range map[uint64]bool{0: false, 2: false, 3: false, 4: true, 5: true} {
+		found := Snapshot{Round: round, Step: durable}
+		m.restoring.found = &found
+		if got := m.isMixable(found); got != want {
+			t.Errorf("of round %d, after round 5 that has followed on round 4: mixable %t", round, got)
+		}
+	}
+	if !m.isMixable(Snapshot{Round: 2, Step: durable}) {
+		t.Error("what members hold is of the history of the world")
+	}
+}
+
+// All of a later checkpoint but its manifest is in the storage: that is waited for, and not for long.
+func TestALaterManifestIsWaitedFor(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		f, l, held, _ := outlived(t)
+		f.shelf.kept, f.shelf.away = nil, true
+		f.pods["p00"].durable, l.machine.durable = Durable{}, Durable{}
+		f.settleSteps()
+		step := uint64(len(f.pods["p00"].process.state))
+		l.machine.uploading = &uploading{snapshot: Snapshot{Round: 1, Step: step}, by: "p00", puts: []put{{done: true}}, since: f.now, writing: f.now}
+		f.lose(l, "p02")
+		f.turns(l, 20)
+		if l.machine.world.record.Round > 1 {
+			t.Fatalf("it is not waited for: %+v", l.machine.world.record)
+		}
+		if comes {
+			f.checkpointed(1, step)
+			f.goesOnFrom(l, step, 2)
+			continue
+		}
+		began := f.now
+		f.goesOnFrom(l, held, 2)
+		if waited := f.now.Sub(began); waited > 2*stuckTime {
+			t.Errorf("it has taken %s", waited)
+		}
+	}
+}
