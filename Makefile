@@ -187,6 +187,13 @@ test-e2e: ## Run the short end-to-end tests (E2E_CLUSTER=local, kind or existing
 	@mkdir -p $(RESULTS)
 	@hack/e2e.sh short
 
+# The frameworks whose examples run; all without.
+FRAMEWORK_EXAMPLES ?= .
+
+.PHONY: test-frameworks-cluster
+test-frameworks-cluster: ## Run the frameworks' examples on the local cluster while their worlds change (FRAMEWORK_EXAMPLES="Lightning|JAX").
+	@hack/e2e.sh frameworks --focus "$(FRAMEWORK_EXAMPLES)"
+
 # How long many simulated clusters are watched (FLEET_SIMULATION_SEED=n replays one).
 FLEET_SIMULATION ?= 30m
 
@@ -278,7 +285,7 @@ verify-model-long: ## Check the model of worlds with its larger bounds too.
 	@hack/verify-model.sh --all
 
 .PHONY: test-long
-test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long test-gpt test-fsdp test-once ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long test-gpt test-fsdp test-once test-frameworks-cluster ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests with a label (short or long) against the cluster that E2E_CLUSTER names:
+# Runs the end-to-end tests with a label (short, long or frameworks) against the cluster that E2E_CLUSTER names:
 #
 #     local      hack/cluster: started here when it does not run, and then ended again
 #     kind       a kind cluster, the same way; needs Docker and kind
@@ -28,6 +28,10 @@ local)
 	KUBECONFIG=$("$cache/tools/cluster" up)
 	export KUBECONFIG
 	"$cache/tools/cluster" image load "$cache"/images/*.tar
+	if [ "$label" = frameworks ]; then
+		go run ./hack/images build frameworks
+		"$cache/tools/cluster" image load "$cache/images/apart/frameworks.tar"
+	fi
 	;;
 kind)
 	go run ./hack/images build

@@ -3,7 +3,7 @@
 import time
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, InitProcessGroupKwargs
 from torch.utils.data import DataLoader, TensorDataset
 
 import points
@@ -14,7 +14,9 @@ from concertina.stopping import join
 options = points.arguments()
 torch.manual_seed(0)
 job = join(total_steps=points.STEPS)
-accelerator = Accelerator(cpu=not torch.cuda.is_available())
+# Without a name it is MPI on processors, where PyTorch has that, and each rank would train alone.
+group = InitProcessGroupKwargs(backend="nccl" if torch.cuda.is_available() else "gloo")
+accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[group])
 net = torch.nn.Sequential(torch.nn.Linear(points.FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
 net, opt = accelerator.prepare(net, torch.optim.Adam(net.parameters(), lr=0.01))
 

@@ -56,6 +56,8 @@ args = TrainingArguments(
     save_total_limit=2,
     learning_rate=0.01,
     use_cpu=not torch.cuda.is_available(),
+    # Without a name it is MPI on processors, where PyTorch has that, and each rank would train alone.
+    ddp_backend="nccl" if torch.cuda.is_available() else "gloo",
     remove_unused_columns=False,
     report_to="none",
     disable_tqdm=True,

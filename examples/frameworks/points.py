@@ -28,6 +28,8 @@ def arguments() -> argparse.Namespace:
 
 def tell(step: int, loss: float, samples: object) -> None:
     """Prints what a step of this rank was made of."""
-    rank, size = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    names = ("CONCERTINA_ROUND", 0), ("RANK", 0), ("WORLD_SIZE", 1)
+    world, rank, size = (int(os.environ.get(name, default)) for name, default in names)
     numbers, loss = [int(sample) for sample in samples], getattr(loss, "item", lambda: loss)()
-    print(json.dumps({"step": step, "rank": rank, "size": size, "loss": loss, "samples": numbers}), flush=True)
+    line = {"step": step, "round": world, "rank": rank, "size": size, "loss": loss, "samples": numbers}
+    print(json.dumps(line), flush=True)

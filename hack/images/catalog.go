@@ -23,6 +23,9 @@ type image struct {
 	name string
 	what string
 	spec func(ctx context.Context, b builder) (archive.Spec, error)
+	// apart is true of one that is built when it is named, and not with all others: it lies in a folder of its own, so that
+	// whoever loads all images does not load it either.
+	apart bool
 }
 
 // catalog lists the images in the order they are built: the quick ones first.
@@ -33,6 +36,7 @@ var catalog = []image{
 	goImage("go-digits", "localhost/go-digits:dev", "./examples/go-digits"),
 	binaryImage("versitygw", "localhost/versitygw:dev", "hack/s3", "github.com/versity/versitygw/cmd/versitygw"),
 	{name: "pytorch-digits", what: "PyTorch on Debian, the Python SDK and the digits programs", spec: pytorchDigits},
+	{name: "frameworks", what: "the frameworks' examples, over the same PyTorch; built when it is named", spec: frameworks, apart: true},
 }
 
 // builder is where images come from and go to.
@@ -42,8 +46,11 @@ type builder struct {
 	out         io.Writer
 }
 
-func (b builder) imageFile(name string) string {
-	return filepath.Join(b.cache, "images", name+".tar")
+func (b builder) imageFile(i image) string {
+	if i.apart {
+		return filepath.Join(b.cache, "images", "apart", i.name+".tar")
+	}
+	return filepath.Join(b.cache, "images", i.name+".tar")
 }
 
 // goImage is an image that holds one static binary and nothing else.
@@ -88,11 +95,7 @@ func (b builder) goBinary(ctx context.Context, name, module, pkg string) (string
 // pytorchDigits puts a small layer of our own Python over the Debian root, so that a change
 // of the SDK or of an example costs neither the root nor its import anew.
 func pytorchDigits(ctx context.Context, b builder) (archive.Spec, error) {
-	root, err := debianroot.Ensure(ctx, b.cache, b.out)
-	if err != nil {
-		return archive.Spec{}, err
-	}
-	base, err := archive.FromTree(filepath.Join(b.cache, "images", "layers", "pytorch-root.tar"), root.Dir, root.Stamp)
+	root, base, err := b.pytorchLayer(ctx)
 	if err != nil {
 		return archive.Spec{}, err
 	}
@@ -114,10 +117,27 @@ func pytorchDigits(ctx context.Context, b builder) (archive.Spec, error) {
 	}, nil
 }
 
-// sdkDir is where Debian's Python looks for what was installed beside its packages.
-func sdkDir(root debianroot.Root) string {
-	return "/usr/local/lib/" + root.Python + "/dist-packages/concertina"
+// pytorchLayer is the Debian root, and the layer of it that is the lowest of each image with PyTorch.
+func (b builder) pytorchLayer(ctx context.Context) (debianroot.Root, archive.Layer, error) {
+	root, err := debianroot.Ensure(ctx, b.cache, b.out)
+	if err != nil {
+		return debianroot.Root{}, archive.Layer{}, err
+	}
+	layer, err := archive.FromTree(b.layerFile("pytorch-root"), root.Dir, root.Stamp)
+	return root, layer, err
 }
+
+func (b builder) layerFile(name string) string {
+	return filepath.Join(b.cache, "images", "layers", name+".tar")
+}
+
+// packagesDir is where Debian's Python looks for what was installed beside its packages.
+func packagesDir(root debianroot.Root) string {
+	return "/usr/local/lib/" + root.Python + "/dist-packages"
+}
+
+// sdkDir is where the Python SDK is.
+func sdkDir(root debianroot.Root) string { return packagesDir(root) + "/concertina" }
 
 // pytorchEnv is the environment of the PyTorch image. USER keeps programs that ask for the
 // name of their user working under an id that has none.

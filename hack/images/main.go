@@ -1,6 +1,7 @@
 // Command images builds the project's container images without a container engine.
 //
-//	go run ./hack/images build [NAME…]     write .cache/images/NAME.tar (default: all)
+//	go run ./hack/images build [NAME…]     write .cache/images/NAME.tar (default: all; frameworks, which is
+//	                                       built when it is named, is in .cache/images/apart)
 //	go run ./hack/images list              the names and what is in them
 //	go run ./hack/images run [-user UID:GID] -- COMMAND…
 //	                                       run a command inside the PyTorch image's files,
@@ -21,6 +22,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -123,7 +125,7 @@ func (b builder) build(ctx context.Context, names []string) error {
 		if err != nil {
 			return fmt.Errorf("image %s: %w", i.name, err)
 		}
-		written, err := archive.Write(b.imageFile(i.name), spec)
+		written, err := archive.Write(b.imageFile(i), spec)
 		if err != nil {
 			return fmt.Errorf("image %s: %w", i.name, err)
 		}
@@ -132,14 +134,14 @@ func (b builder) build(ctx context.Context, names []string) error {
 			state = "written"
 		}
 		fmt.Fprintf(b.out, "%-16s %-9s %7.1f MiB %5.1fs  %s  %s\n", i.name, state,
-			float64(written.Size)/(1<<20), time.Since(start).Seconds(), spec.Ref, b.imageFile(i.name))
+			float64(written.Size)/(1<<20), time.Since(start).Seconds(), spec.Ref, b.imageFile(i))
 	}
 	return nil
 }
 
 func choose(names []string) ([]image, error) {
 	if len(names) == 0 {
-		return catalog, nil
+		return slices.DeleteFunc(slices.Clone(catalog), func(i image) bool { return i.apart }), nil
 	}
 	var chosen []image
 	for _, name := range names {

@@ -43,8 +43,15 @@ func (p *planner) failedExit(pod *corev1.Pod) *failedExit {
 // agentPrefix begins every line that the agent itself writes.
 const agentPrefix = "concertina-agent: "
 
-// programLines drops the agent's own lines from the last lines of a container's output.
+// keptOutput is how many bytes of a container's output a kubelet keeps as its last lines, at most.
+const keptOutput = 2048
+
+// programLines drops the agent's own lines from the last lines of a container's output, and the first of them when it may be the
+// end of one.
 func programLines(output string) string {
+	if _, others, more := strings.Cut(output, "\n"); more && len(output) == keptOutput {
+		output = others
+	}
 	lines := slices.DeleteFunc(strings.Split(output, "\n"), func(line string) bool { return strings.HasPrefix(line, agentPrefix) })
 	return strings.TrimSpace(strings.Join(lines, "\n"))
 }

@@ -14,6 +14,25 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
+// A kubelet keeps so many bytes of an output, whatever line they begin in.
+func TestTheLastLinesOfAProgram(t *testing.T) {
+	const cut = 2048
+	program := strings.Repeat("Traceback ", 100) + "\nValueError: bad label"
+	agent := agentPrefix + strings.Repeat("round 2: worker 0 of 2 ", 100) + "\n"
+	long := agent + program
+	for output, want := range map[string]string{
+		program:                  program,
+		agent + program:          program,
+		long[len(long)-cut:]:     program, // what is left of the agent's line is not known for one
+		long[len(long)-cut+1:]:   strings.TrimSpace(long[len(long)-cut+1:]),
+		strings.Repeat("-", cut): strings.Repeat("-", cut), // better than nothing
+	} {
+		if got := programLines(output); got != want {
+			t.Errorf("of %d bytes, %.20q...: got %q, want %q", len(output), output, got, want)
+		}
+	}
+}
+
 func TestWhoseFault(t *testing.T) {
 	const traceback = "Traceback (most recent call last):\nValueError: bad label"
 	long := start.Add(30 * time.Second)  // settled at the time of the plan, one minute after start

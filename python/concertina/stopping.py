@@ -31,8 +31,10 @@ _MAX_STEP = 2**62
 class Job:
     """This process's part in a job whose programs are started anew in each world. It is for one thread."""
 
-    def __init__(self, agent: Agent | None, total_steps: int):
+    def __init__(self, agent: Agent | None, total_steps: int, size: str = ""):
+        """size: what WORLD_SIZE says."""
         self._agent = agent
+        self._size = size
         self._step = -1
         self._leaving = False
         self._finished = False
@@ -54,7 +56,8 @@ class Job:
         no longer. All ranks have to call it after the same ones.
 
         Raises ValueError for a step that is not more than the one before, or is not within 0 … 2^62-1; AgentError
-        when the agent goes away while the program waits for its word. Without an agent it returns False.
+        when the agent goes away while the program waits for its word; RuntimeError, the first time, where each rank trains by
+        itself, since PyTorch's processes were to meet by MPI. Without an agent it returns False.
         """
         step = whole("step", step)
         if not self._step < step < _MAX_STEP:
@@ -67,6 +70,8 @@ class Job:
         agent = self._agent
         if agent is None or self._finished or agent.gone:
             return self._leaving
+        if first:
+            _refuse_lonely(self._size)
         gate = agent.gate
         gate.done(step, 0)
         if first:
@@ -153,7 +158,21 @@ def join(*, total_steps: int = 0, env: Mapping[str, str] = os.environ) -> Job:
     except ValueError:
         raise ValueError(f"LOCAL_RANK is {text!r}: it must be a number") from None
     health.check_first()
-    return Job(Agent(path, local_rank, leaves=True), total_steps)
+    return Job(Agent(path, local_rank, leaves=True), total_steps, env.get("WORLD_SIZE", ""))
+
+
+def _refuse_lonely(size: str) -> None:
+    """Raises RuntimeError for a world of PyTorch's that was formed by MPI without mpirun: each process is in one of its own then, and
+    trains as if nothing were wrong."""
+    group = getattr(sys.modules.get("torch"), "distributed", None)
+    if group is None or not group.is_available() or not group.is_initialized() or not size.isdecimal():
+        return
+    if group.get_backend() == "mpi" and group.get_world_size() == 1 < int(size):
+        raise RuntimeError(
+            f"each of the {size} ranks trains alone: PyTorch's processes were to meet by MPI, and no mpirun has started them. Accelerate and "
+            'the Trainer take it on processors where PyTorch has it: name gloo, by Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")]), '
+            'TrainingArguments(ddp_backend="gloo") or init_process_group("gloo")'
+        )
 
 
 __all__ = ["AgentError", "Job", "join"]

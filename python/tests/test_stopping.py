@@ -1,8 +1,10 @@
 """The smallest form, with the agent's side played by the test."""
 
+import contextlib
 import subprocess
 import sys
 import threading
+import types
 import unittest
 from unittest import mock
 
@@ -226,3 +228,31 @@ class AloneTest(unittest.TestCase):
         program = "import concertina\ntry:\n concertina.join(env={}).exit()\nfinally:\n print('cleaned up')"
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         self.assertEqual((ended.returncode, ended.stdout), (0, "cleaned up\n"))
+
+
+class MetByMPI(unittest.TestCase):
+    """PyTorch's own MPI, without an mpirun."""
+
+    def ask(self, size: str, **group: object) -> bool:
+        made = {"is_available": lambda: True, "is_initialized": lambda: True, "get_backend": lambda: "mpi", "get_world_size": lambda: 1} | group
+        torch = types.SimpleNamespace(distributed=types.SimpleNamespace(**made))
+        with FakeAgent(None) as agent, mock.patch.dict(sys.modules, {"torch": torch}):
+            env = {"CONCERTINA_SOCKET": agent.path, "LOCAL_RANK": "0", "WORLD_SIZE": size}
+            with contextlib.closing(concertina.join(env=env)) as job:
+                return job.should_stop(1)
+
+    def test_ranks_that_train_alone_are_told_what_to_do(self):
+        with self.assertRaisesRegex(RuntimeError, r"each of the 3 ranks trains alone.*InitProcessGroupKwargs\(backend=.*ddp_backend="):
+            self.ask("3")
+
+    def test_others_train(self):
+        for size, group in (
+            ("1", {}),
+            ("3", {"get_world_size": lambda: 3}),
+            ("3", {"get_backend": lambda: "gloo"}),  # of a part of the job, as the program wants it
+            ("3", {"is_initialized": lambda: False}),
+            ("3", {"is_available": lambda: False, "is_initialized": None}),
+            ("", {}),
+        ):
+            with self.subTest(size=size, **group):
+                self.assertFalse(self.ask(size, **group))

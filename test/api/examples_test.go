@@ -72,7 +72,7 @@ var _ = Describe("What the documentation has readers apply", func() {
 					}
 					object = object.DeepCopy()
 					switch {
-					case object.GetKind() == "PriorityClass" || namespaces:
+					case object.GetKind() == "PriorityClass" || object.GetKind() == "PersistentVolume" || namespaces:
 					case object.GetNamespace() == "":
 						object.SetNamespace("default")
 					}

@@ -6,9 +6,9 @@
 //	E2E_CLUSTER=existing  the cluster of KUBECONFIG, with the coscheduling scheduler, nodes that
 //	                      offer example.com/gpu, and the images under E2E_REGISTRY and E2E_TAG
 //
-// `make test-e2e` runs the tests with the label short, `make test-long` those with the label long;
-// both build and load the images first. Every test has a namespace of its own, and checks that
-// nothing of its jobs is left in it.
+// `make test-e2e` runs the tests with the label short, `make test-long` those with the label long, and
+// `make test-frameworks-cluster` those with the label frameworks; all build and load the images first.
+// Every test has a namespace of its own, and checks that nothing of its jobs is left in it.
 package e2e
 
 import (

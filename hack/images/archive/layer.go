@@ -136,7 +136,7 @@ type note struct {
 // FromTree returns the layer that holds the directory tree root, stored as file. The stored
 // one is used again while source, an identity of the tree's content, is the same.
 func FromTree(file, root, source string) (Layer, error) {
-	if l, ok := stored(file, source); ok {
+	if l, ok := Stored(file, source); ok {
 		return l, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -164,7 +164,8 @@ func FromTree(file, root, source string) (Layer, error) {
 	return fileLayer(file, n), nil
 }
 
-func stored(file, source string) (Layer, bool) {
+// Stored returns the layer that FromTree has stored as file, and false when there is none that was made of this source.
+func Stored(file, source string) (Layer, bool) {
 	text, err := os.ReadFile(file + ".json")
 	if err != nil {
 		return Layer{}, false

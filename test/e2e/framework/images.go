@@ -18,7 +18,11 @@ const (
 	S3Image       = "versitygw"
 	GoDigits      = "go-digits"
 	PyTorchDigits = "pytorch-digits"
+	Frameworks    = "frameworks"
 )
+
+// everyTest are those that every run of the tests wants.
+var everyTest = []string{OperatorImage, AgentImage, UploaderImage, S3Image, GoDigits, PyTorchDigits}
 
 // Image is the reference of one of the project's images. E2E_REGISTRY (default localhost) and
 // E2E_TAG (default dev) say where an existing cluster has them from.
@@ -37,8 +41,8 @@ func fromEnv(name, otherwise string) string {
 }
 
 // MissingImages says which images which nodes lack, and what to do; nil when none is missing. The
-// nodes of an existing cluster may pull them, so there it is always nil.
-func (c *Cluster) MissingImages(ctx context.Context) error {
+// nodes of an existing cluster may pull them, so there it is always nil. Without names it is about those that every test wants.
+func (c *Cluster) MissingImages(ctx context.Context, names ...string) error {
 	if c.Kind == Existing {
 		return nil
 	}
@@ -47,7 +51,10 @@ func (c *Cluster) MissingImages(ctx context.Context) error {
 		return err
 	}
 	var missing []string
-	for _, name := range []string{OperatorImage, AgentImage, UploaderImage, S3Image, GoDigits, PyTorchDigits} {
+	if len(names) == 0 {
+		names = everyTest
+	}
+	for _, name := range names {
 		var lacking []string
 		for i := range nodes {
 			if !hasImage(&nodes[i], Image(name)) {

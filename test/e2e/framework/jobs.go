@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,7 +49,7 @@ func NewJob(name string, flags ...string) *Job {
 // Endless are flags of a job that trains until somebody ends it, a step every 50 ms.
 var Endless = []string{"--epochs=100000", "--step-time=50ms", "--log-every=1"}
 
-// Example reads a job of the project's examples. Its images are those of the tests.
+// Example reads a job of the project's examples. Its image is that of the tests which has the same name.
 func (c *Cluster) Example(path string) (*Job, error) {
 	text, err := os.ReadFile(filepath.Join(c.Checkout, "examples", path))
 	if err != nil {
@@ -57,7 +59,8 @@ func (c *Cluster) Example(path string) (*Job, error) {
 	if err := yaml.UnmarshalStrict(text, &job.object); err != nil {
 		return nil, fmt.Errorf("read examples/%s: %w", path, err)
 	}
-	job.trainer().Image = Image(PyTorchDigits)
+	name, _, _ := strings.Cut(strings.TrimPrefix(job.trainer().Image, "localhost/"), ":")
+	job.trainer().Image = Image(name)
 	return job, nil
 }
 
@@ -77,6 +80,18 @@ func (j *Job) Workers(min, max int32) *Job {
 // Command replaces the training container's command.
 func (j *Job) Command(command ...string) *Job {
 	j.trainer().Command = command
+	return j
+}
+
+// Arguments are further ones of the training container's command.
+func (j *Job) Arguments(more ...string) *Job {
+	j.trainer().Command = append(slices.Clone(j.trainer().Command), more...)
+	return j
+}
+
+// Named gives the job another name.
+func (j *Job) Named(name string) *Job {
+	j.object.Name = name
 	return j
 }
 
