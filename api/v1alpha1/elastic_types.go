@@ -206,7 +206,51 @@ type StorageSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	SecretName string `json:"secretName,omitempty"`
+
+	// best keeps checkpoints of the states that were evaluated best, beside the newest ones that spec.checkpoint.keep is
+	// about. Which they are says status.checkpoint.best.
+	//
+	// +optional
+	Best *BestSpec `json:"best,omitempty"`
 }
+
+// BestSpec says which checkpoints are the best.
+type BestSpec struct {
+	// metric is the name under which the program reports how good its state is, in an evaluation of the loop: accuracy for
+	// step.report(accuracy=0.93) where step.evaluates. The state of that step is made durable when it is among the best.
+	// What is reported in other steps does not count. The value of rank 0 counts. Up to 32 letters, digits and _.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]+$')",message="spec.checkpoint.storage.best.metric must be the name of a metric: letters, digits and _"
+	// +required
+	Metric string `json:"metric"`
+
+	// order is Maximize where a higher value is better, as of an accuracy, and Minimize where a lower one is, as of a loss.
+	// Of several that are equal the newest is the best.
+	//
+	// +required
+	Order BestOrder `json:"order"`
+
+	// keep is how many of the best are kept. From 1 to 16, default 1.
+	//
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	// +optional
+	Keep *int32 `json:"keep,omitempty"`
+}
+
+// BestOrder says which values are better.
+// +kubebuilder:validation:Enum=Maximize;Minimize
+type BestOrder string
+
+const (
+	// BestMaximize: the higher, the better.
+	BestMaximize BestOrder = "Maximize"
+	// BestMinimize: the lower, the better.
+	BestMinimize BestOrder = "Minimize"
+)
 
 // PreemptionPolicy says what may be taken from a job for others.
 // +kubebuilder:validation:Enum=Shrink;Evict;Never

@@ -16,6 +16,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/session"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
@@ -51,6 +52,7 @@ const (
 	EnvCheckpointComplete = "CONCERTINA_CHECKPOINT_COMPLETE"
 	EnvCheckpointTimeout  = "CONCERTINA_CHECKPOINT_TIMEOUT"
 	EnvUploader           = uploader.EnvSocket
+	EnvBest               = uploader.EnvBest
 )
 
 // Defaults of what need not be set.
@@ -90,6 +92,8 @@ type Config struct {
 	Snapshots, Interval string
 	// Uploader is the socket of the uploader in this pod; empty when the job has no storage.
 	Uploader string
+	// Best is the metric by which the job keeps its best checkpoints; empty for none.
+	Best string
 	// Checkpoint is how a program is asked for a checkpoint before it is stopped.
 	Checkpoint completion.Request
 
@@ -187,6 +191,11 @@ func (r *reader) worlds(config *Config) {
 		config.Snapshots = filepath.Join(memory, "snapshots")
 	}
 	config.Uploader = r.getenv(EnvUploader)
+	best, err := score.Parse(r.getenv(EnvBest))
+	if err != nil {
+		r.wrong(fmt.Errorf("%s is %w", EnvBest, err))
+	}
+	config.Best = best.Metric
 	config.Interval = r.textOr(EnvSnapshotInterval, IntervalAuto)
 	if seconds, err := strconv.ParseFloat(config.Interval, 64); config.Interval != IntervalAuto &&
 		(err != nil || !(seconds > 0) || math.IsInf(seconds, 1)) {
