@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/score"
 )
 
@@ -202,5 +203,57 @@ func TestWhatIsKnownOfTheBest(t *testing.T) {
 	step := f.evaluate(l, 0.5)
 	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{2, step}) {
 		t.Errorf("%v are the best, and step %d is as good as another one, and newer", seen.kept(), step)
+	}
+}
+
+// finish has all programs say that their training is over.
+func (f *fleet) finish(l *modelLeader) {
+	f.settleSteps()
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		p.process.waiting = waitingFinished
+		p.speak(lifecycle.Finished, p.process.done)
+	}
+	f.turns(l, 6)
+}
+
+// The state after the last step may be the best: a world that has finished stays until it is durable, and no longer than a barrier may take.
+func TestTheLastStateIsDurableBeforeTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(f *fleet)
+		kept   int
+		missed string
+	}{
+		"it is taken":              {func(f *fleet) { f.shelf.away = false }, 1, ""},
+		"the storage says nothing": {func(*fleet) {}, 0, "nothing has come of its upload for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, true, time.Hour)
+			f.shelf.away = true
+			f.evaluate(l, 0.5)
+			f.finish(l)
+			if l.machine.world.finishing {
+				t.Fatal("the processes may end, and their state is not durable")
+			}
+			c.change(f)
+			f.turns(l, 6)
+			for range 7 {
+				f.pass(10 * time.Second)
+				f.turns(l, 1)
+			}
+			seen := l.machine.Observe(f.now)
+			if !l.machine.world.finishing || len(seen.Best) != c.kept || !strings.Contains(seen.Missed, c.missed) || c.missed == "" && seen.Missed != "" {
+				t.Errorf("finishing: %v, kept are %v, it says %q", l.machine.world.finishing, seen.Best, seen.Missed)
+			}
+		})
+	}
+}
+
+// Nobody waits at the end for a state that is none of the best, and a training without any score is told.
+func TestTheEndWithoutScores(t *testing.T) {
+	f, l := graded(t, false, time.Hour)
+	f.finish(l)
+	if seen := l.machine.Observe(f.now); !l.machine.world.finishing || !strings.Contains(seen.Missed, "no evaluation has reported accuracy") {
+		t.Errorf("finishing: %v, it says %q", l.machine.world.finishing, seen.Missed)
 	}
 }
