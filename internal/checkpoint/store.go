@@ -338,12 +338,12 @@ func (s *Store) trim(reuse bool) error {
 	left := len(states)
 	if shards {
 		// Beside the newest: nobody has what another rank has yet to write of them.
-		left = len(slices.DeleteFunc(slices.Clone(states), func(id ID) bool { return id == s.relied || id == s.copied || id == s.scored }))
+		left = len(slices.DeleteFunc(slices.Clone(states), s.isNeeded))
 	} else if s.scored != s.relied && s.scored != s.came && slices.Contains(states, s.scored) {
 		left-- // it stays beside those that a loss may need
 	}
 	for i := len(states) - 1; i >= 0 && left > s.keep; i-- {
-		if states[i] == s.came || states[i] == s.relied || states[i] == s.copied || states[i] == s.scored {
+		if states[i] == s.came || s.isNeeded(states[i]) {
 			continue
 		}
 		left--
@@ -354,6 +354,11 @@ func (s *Store) trim(reuse bool) error {
 		}
 	}
 	return s.dropAndUnlock(dropped, reuse && len(dropped) > 0)
+}
+
+// isNeeded says whether a state stays, however many newer ones come. The lock is held.
+func (s *Store) isNeeded(state ID) bool {
+	return state == s.relied || state == s.copied || state == s.scored
 }
 
 // isNeedless says whether a file is a part that another worker gave, and that nobody needs any more here: a shard of a state that is
@@ -367,7 +372,7 @@ func (s *Store) isNeedless(file *held, shards bool) bool {
 		return false
 	}
 	if key, _ := share.Parse(file.Part); key.Rank && shards {
-		return state != s.relied && state != s.copied && state != s.scored
+		return !s.isNeeded(state)
 	}
 	return !share.IsShard(file.Part) || CompareIDs(state, s.relied) < 0 && state != s.copied
 }

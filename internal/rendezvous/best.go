@@ -156,27 +156,12 @@ func (m *Machine) findNext(b *Best) *Score {
 	s := &m.scores
 	if len(s.waiting) > 0 {
 		states := m.states()
-		newest, known := m.bestOf(states)
 		s.waiting = slices.DeleteFunc(s.waiting, func(w Score) bool {
-			of := Snapshot{Round: w.Round, Step: w.Step}
-			_, held := whichIs(states, of)
-			isDurable := m.durable.Path != "" && sameState(of, m.durable.Snapshot)
-			why := ""
-			switch {
-			case w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w.Value):
-				return true // that step is made, and evaluated, again; or others are better
-			case isDurable, m.uploading != nil && sameState(of, m.uploading.snapshot):
-			case m.durable.Path == "" && !newerSnapshot(of, Durable{Snapshot{Round: m.gang.Storage.KnownRound, Step: m.gang.Storage.Known}, "known"}):
-				return true // an earlier leader has seen to it
-			case !newerSnapshot(of, m.durable):
-				why = fmt.Sprintf("that after step %d was durable before", m.durable.Snapshot.Step)
-			case !held && known && newest.Step > w.Step:
-				why = "the workers hold no whole snapshot of it"
-			}
+			gone, why := m.isGone(b, &w, states)
 			if why != "" {
 				m.missScored(b, w, why)
 			}
-			return why != ""
+			return gone
 		})
 	}
 	var next *Score
@@ -193,6 +178,26 @@ func (m *Machine) findNext(b *Best) *Score {
 		s.next, m.out.Publish = keep, true
 	}
 	return next
+}
+
+// isGone says whether a state that waits can be kept no more, or is not to be, and why, where that is a pity.
+func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why string) {
+	of, known := Snapshot{Round: w.Round, Step: w.Step}, m.gang.Storage
+	switch {
+	case w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w.Value):
+		return true, "" // that step is made, and evaluated, again; or others are better
+	case m.durable.Path != "" && sameState(of, m.durable.Snapshot), m.uploading != nil && sameState(of, m.uploading.snapshot):
+		return false, ""
+	case m.durable.Path == "" && !newerSnapshot(of, Durable{Snapshot{Round: known.KnownRound, Step: known.Known}, "known"}):
+		return true, "" // an earlier leader has seen to it
+	case !newerSnapshot(of, m.durable):
+		return true, fmt.Sprintf("that after step %d was durable before", m.durable.Snapshot.Step)
+	}
+	newest, there := m.bestOf(states)
+	if _, held := whichIs(states, of); !held && there && newest.Step > w.Step {
+		return true, "the workers hold no whole snapshot of it"
+	}
+	return false, ""
 }
 
 // missScored notes that a state with a score is not kept.
