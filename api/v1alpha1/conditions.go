@@ -156,6 +156,10 @@ const (
 	EventParking = "Parking"
 	// EventStorageTrouble says why snapshots are not made durable, or none is brought back.
 	EventStorageTrouble = "StorageTrouble"
+	// EventBestCheckpoint says that a state is durable that was evaluated well, and where it is.
+	EventBestCheckpoint = "BestCheckpoint"
+	// EventBestMissed says why a state that was evaluated is not kept, or nothing is known of how good it is.
+	EventBestMissed = "BestMissed"
 	// EventCopiesMissing says that the snapshots in memory are on fewer nodes than they should be.
 	EventCopiesMissing = "CopiesMissing"
 	// EventVolumesEnlarged says that an attempt has ended early to begin anew with volumes that its snapshots fit into.

@@ -108,7 +108,7 @@ type CheckpointSpec struct {
 	// 16Ti. It is added to the memory request and limit of the training container, where those are set. auto: as much as the
 	// state needs, as status.checkpoint.size has it, in a world of workers.min: three times what a worker writes of a snapshot, since
 	// two are kept while another is written, and at least that and one whole state, with which newcomers may begin; or with a storage four
-	// times, and at least twice that and one whole state, which is brought back there; seven times and eight times of a state in shards that is on two nodes, whose copies lie there too; a sixteenth more, at least 512Mi, which it is before the state's size is known, and at most what the administrator allows,
+	// times, and at least twice that and one whole state, which is brought back there, and once more with storage.best; seven times and eight times of a state in shards that is on two nodes, whose copies lie there too; a sixteenth more, at least 512Mi, which it is before the state's size is known, and at most what the administrator allows,
 	// 64Gi unless said otherwise. A worker keeps the volume that it was made with; one that is too small is told in the condition
 	// SnapshotsFit. Default auto. A change to auto reaches workers that start after it; any other is made only while the job is suspended
 	// and has no worker.
@@ -206,7 +206,51 @@ type StorageSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	SecretName string `json:"secretName,omitempty"`
+
+	// best keeps checkpoints of the states that were evaluated best, beside the newest ones that spec.checkpoint.keep is
+	// about. Which they are says status.checkpoint.best.
+	//
+	// +optional
+	Best *BestSpec `json:"best,omitempty"`
 }
+
+// BestSpec says which checkpoints are the best.
+type BestSpec struct {
+	// metric is the name under which the program reports how good its state is, in an evaluation of the loop: accuracy for
+	// step.report(accuracy=0.93) where step.evaluates. The state of that step is made durable when it is among the best.
+	// What is reported in other steps does not count. The value of rank 0 counts. Up to 32 letters, digits and _.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]+$')",message="spec.checkpoint.storage.best.metric must be the name of a metric: letters, digits and _"
+	// +required
+	Metric string `json:"metric"`
+
+	// order is Maximize where a higher value is better, as of an accuracy, and Minimize where a lower one is, as of a loss.
+	// Of several that are equal the newest is the best.
+	//
+	// +required
+	Order BestOrder `json:"order"`
+
+	// keep is how many of the best are kept. From 1 to 16, default 1.
+	//
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	// +optional
+	Keep *int32 `json:"keep,omitempty"`
+}
+
+// BestOrder says which values are better.
+// +kubebuilder:validation:Enum=Maximize;Minimize
+type BestOrder string
+
+const (
+	// BestMaximize: the higher, the better.
+	BestMaximize BestOrder = "Maximize"
+	// BestMinimize: the lower, the better.
+	BestMinimize BestOrder = "Minimize"
+)
 
 // PreemptionPolicy says what may be taken from a job for others.
 // +kubebuilder:validation:Enum=Shrink;Evict;Never

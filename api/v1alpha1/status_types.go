@@ -64,6 +64,13 @@ type CheckpointStatus struct {
 	// +optional
 	At *metav1.Time `json:"at,omitempty"`
 
+	// best are the checkpoints in the storage with the best scores, the best first, as spec.checkpoint.storage.best asks for them.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Best []BestCheckpoint `json:"best,omitempty"`
+
 	// memory is the state that the job goes back to as long as workers are left that hold it. It is written as often as
 	// status.progress.
 	//
@@ -75,6 +82,48 @@ type CheckpointStatus struct {
 	//
 	// +optional
 	Size StateSize `json:"size,omitzero"`
+}
+
+// BestCheckpoint is a checkpoint in the storage, and how good it is.
+type BestCheckpoint struct {
+	// metric is what the score is of.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +required
+	Metric string `json:"metric,omitempty"`
+
+	// score is how good it is, as text.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +required
+	Score string `json:"score,omitempty"`
+
+	// step is the number of steps that were done.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Step *int64 `json:"step,omitempty"`
+
+	// round is the world in which it was evaluated.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Round *int64 `json:"round,omitempty"`
+
+	// location is where it is, below spec.checkpoint.storage.url. As spec.checkpoint.restoreFrom of another job it is what that
+	// begins with.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	Location string `json:"location,omitempty"`
+
+	// at is when it was seen to be durable.
+	//
+	// +optional
+	At *metav1.Time `json:"at,omitempty"`
 }
 
 // MemoryStatus is a state in the memory of the workers.

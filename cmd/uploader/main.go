@@ -14,6 +14,7 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback" // its image has no other file, and storages show certificates
 
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/uploader"
 	"github.com/concertina-dev/concertina/internal/uploader/server"
 )
@@ -41,7 +42,11 @@ func run(ctx context.Context) (err error) {
 	job := storage.Job{
 		Namespace: os.Getenv(uploader.EnvNamespace), Name: os.Getenv(uploader.EnvJob), UID: os.Getenv(uploader.EnvJobUID),
 	}
-	uploads, closeStorage := open(ctx, job, int32(attempt))
+	best, err := score.Parse(os.Getenv(uploader.EnvBest))
+	if err != nil {
+		return fmt.Errorf("%s: %w", uploader.EnvBest, err)
+	}
+	uploads, closeStorage := open(ctx, job, int32(attempt), best)
 	defer func() { err = errors.Join(err, closeStorage()) }()
 	listening, err := server.Listen(os.Getenv(uploader.EnvSocket), uploads)
 	if err != nil {
@@ -54,11 +59,11 @@ func run(ctx context.Context) (err error) {
 
 // open makes the uploader of a job. With a storage that cannot be opened it lives, to tell whoever asks: the words of a
 // container that ends are in its log alone.
-func open(ctx context.Context, job storage.Job, attempt int32) (*server.Uploader, func() error) {
+func open(ctx context.Context, job storage.Job, attempt int32, best score.Best) (*server.Uploader, func() error) {
 	opened, err := storage.Open(ctx, os.Getenv(uploader.EnvStorage))
 	if err != nil {
 		note("%v", err)
 		return server.Unopened(err), func() error { return nil }
 	}
-	return server.New(opened, job, attempt, os.Getenv(uploader.EnvRestoreFrom), note), opened.Close
+	return server.New(opened, job, attempt, os.Getenv(uploader.EnvRestoreFrom), best, note), opened.Close
 }

@@ -159,17 +159,17 @@ func (l *learner) evaluate(ctx context.Context, run *elastic.Run, epochs int) er
 	if !last && (l.settings.evalEvery == 0 || epochs%l.settings.evalEvery != 0) {
 		return nil
 	}
-	return run.During(elastic.Evaluating, func() error {
+	return run.Evaluate(func() (map[string]float64, error) {
 		end := time.Now().Add(l.settings.evalTime)
 		accuracy := l.net.Accuracy(l.test)
 		for left := l.settings.evalTime; left > 0; left = time.Until(end) {
 			if l.settings.poll {
 				if err := run.Poll(ctx); err != nil {
-					return err
+					return nil, err
 				}
 			}
 			if err := pause(ctx, min(left, pollEvery)); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		if last {
@@ -177,7 +177,7 @@ func (l *learner) evaluate(ctx context.Context, run *elastic.Run, epochs int) er
 		} else {
 			fmt.Fprintf(l.log, "epoch %d: test accuracy %.4f\n", epochs, accuracy)
 		}
-		return run.Report(map[string]float64{"accuracy": accuracy})
+		return map[string]float64{"accuracy": accuracy}, nil
 	})
 }
 

@@ -113,6 +113,7 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 	identity := socket.Identity{
 		Namespace: config.Namespace, Job: config.Job, Attempt: config.Attempt, Slots: config.Processes,
 		Snapshots: a.keeper.Folder(), Interval: config.Interval, Restarts: config.Strategy == lifecycle.Restart,
+		Best:     config.Best,
 		Launcher: config.Launch == LaunchPerWorker,
 	}
 	a.server, err = socket.Listen(config.Socket, identity, masterport.Listen, a.said, config.Program)

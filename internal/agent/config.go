@@ -16,6 +16,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/session"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
@@ -52,6 +53,7 @@ const (
 	EnvCheckpointComplete = "CONCERTINA_CHECKPOINT_COMPLETE"
 	EnvCheckpointTimeout  = "CONCERTINA_CHECKPOINT_TIMEOUT"
 	EnvUploader           = uploader.EnvSocket
+	EnvBest               = uploader.EnvBest
 )
 
 // Defaults of what need not be set.
@@ -91,6 +93,8 @@ type Config struct {
 	Snapshots, Interval string
 	// Uploader is the socket of the uploader in this pod; empty when the job has no storage.
 	Uploader string
+	// Best is the metric by which the job keeps its best checkpoints; empty for none.
+	Best string
 	// Checkpoint is how a program is asked for a checkpoint before it is stopped.
 	Checkpoint completion.Request
 	// CheckDevice is true when the first programs are to look at their devices.
@@ -191,6 +195,11 @@ func (r *reader) worlds(config *Config) {
 		config.Snapshots = filepath.Join(memory, "snapshots")
 	}
 	config.Uploader = r.getenv(EnvUploader)
+	best, err := score.Parse(r.getenv(EnvBest))
+	if err != nil {
+		r.wrong(fmt.Errorf("%s is %w", EnvBest, err))
+	}
+	config.Best = best.Metric
 	config.Interval = r.textOr(EnvSnapshotInterval, IntervalAuto)
 	if seconds, err := strconv.ParseFloat(config.Interval, 64); config.Interval != IntervalAuto &&
 		(err != nil || !(seconds > 0) || math.IsInf(seconds, 1)) {

@@ -58,6 +58,7 @@ func (a *agent) State() *rendezvousv1.Report {
 	}
 	r.MasterPort = uint32(a.masterPort())
 	a.addDurable(r)
+	a.addScores(r)
 	for _, result := range a.prober.Results() {
 		r.Probed = append(r.Probed, &rendezvousv1.Probed{Number: result.Number, Reached: result.Reached, Refused: result.Refused})
 	}
@@ -126,6 +127,9 @@ func (a *agent) said(message socket.Message) {
 			a.keeper.Take(message.Round, body.Step, filesOf(body), body.Reuses)
 		}
 		event.What, event.Step = lifecycle.Saved, body.Step
+	case wire.Score:
+		a.session.Tell() // the operator is to know before the state is held no more
+		return
 	default:
 		return
 	}
@@ -166,6 +170,7 @@ func (a *agent) Hear(ctx context.Context, d *rendezvousv1.Directive, sent time.T
 		if on := d.GetRelied(); on != nil {
 			a.keeper.Rely(checkpoint.ID{Round: on.GetRound(), Step: on.GetStep()})
 		}
+		a.keeper.Scored(checkpoint.ID{Round: d.GetScored().GetRound(), Step: d.GetScored().GetStep()})
 		a.copyShards(d.GetCopies())
 		return true
 	case <-a.leaving:

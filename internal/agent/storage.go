@@ -25,6 +25,7 @@ func (a *agent) askDurable(d *rendezvousv1.Directive) {
 		save = &durable.Save{
 			Snapshot: checkpoint.Snapshot{ID: *idOf(named), Bytes: named.Bytes, Hash: named.Hash}, Keep: clamp(upload.GetKeep()),
 			Put: putsOf(named, upload.GetPut()), Manifest: putsOf(named, upload.GetManifest()), Rate: upload.GetRate(),
+			Score: upload.Score, Durable: upload.GetDurable(),
 		}
 	}
 	r := d.GetRestore()
@@ -66,7 +67,7 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 	state := a.durable.State()
 	r.UploadError = wire.HeadOf(troubleOf(&state), maxReason)
 	if saved := state.Saved; saved != nil {
-		r.Durable = &rendezvousv1.Durable{Snapshot: messageOf(saved.Snapshot), Path: saved.Path}
+		r.Durable = &rendezvousv1.Durable{Snapshot: messageOf(saved.Snapshot), Path: saved.Path, Score: saved.Score}
 	}
 	for _, part := range state.Put {
 		r.Put = append(r.Put, messageOf(part))
@@ -87,6 +88,20 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 		for _, why := range restored.Refused[:min(len(restored.Refused), maxRefused)] {
 			r.Restored.Refused = append(r.Restored.Refused, wire.HeadOf(why, maxReason))
 		}
+	}
+}
+
+// addScores reports what the programs have said of states that were evaluated.
+func (a *agent) addScores(r *rendezvousv1.Report) {
+	for _, s := range a.server.Scores() {
+		if s.Round > r.Round {
+			continue // it is not entered yet
+		}
+		one := &rendezvousv1.Score{Round: s.Round, Step: s.Step, Value: s.Value, Error: wire.HeadOf(s.Error, maxReason)}
+		if s.Value == nil && s.Error == "" {
+			continue
+		}
+		r.Scores = append(r.Scores, one)
 	}
 }
 

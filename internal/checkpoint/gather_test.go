@@ -189,6 +189,38 @@ func TestTrimKeepsWhatIsReliedOn(t *testing.T) {
 	}
 }
 
+// A state that was evaluated well stays until it is its turn to be uploaded, beside those that a loss may need.
+func TestTrimKeepsWhatIsScored(t *testing.T) {
+	store := open(t, 2)
+	for n := uint64(1); n < 8; n++ {
+		put(t, store, ID{Round: 1, Step: n}, content(n, 10))
+		switch n {
+		case 2:
+			store.Scored(ID{Round: 1, Step: 2})
+		case 4:
+			store.Rely(ID{Round: 1, Step: 4})
+		}
+		if err := store.Trim(false); err != nil {
+			t.Fatal(err)
+		}
+		if n == 3 {
+			if diff := cmp.Diff([]string{"1-1", "1-2", "1-3"}, files(t, store)); diff != "" {
+				t.Error(diff)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"1-2", "1-4", "1-7"}, files(t, store)); diff != "" {
+		t.Error(diff)
+	}
+	store.Scored(ID{})
+	if err := store.Trim(false); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"1-4", "1-7"}, files(t, store)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // broken is a connection that breaks off after so many bytes.
 type broken struct {
 	net.Conn

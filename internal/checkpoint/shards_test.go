@@ -148,7 +148,7 @@ func TestWhatIsKeptOfShardsHasRoom(t *testing.T) {
 		}
 		size := share.Size{State: shardBytes*uint64(w.workers) + ownBytes, Own: ownBytes, Shards: shardBytes * uint64(w.workers), Written: shardBytes + ownBytes}
 		t.Repeat(map[string]func(*rapid.T){"save": w.save, "copy": w.copy, "": func(t *rapid.T) {
-			if room := size.Room(w.copies, false); w.most > room {
+			if room := size.Room(w.copies, false, false); w.most > room {
 				t.Fatalf("there were %d bytes, in a volume of %d", w.most, room)
 			}
 			if w.relied > 0 && !w.holdsOwn(w.relied) {

@@ -84,7 +84,7 @@ func TestWhatAMovedGangKeepsOfShares(t *testing.T) {
 		for step := uint64(2); step < 7; step++ {
 			for _, rank := range rapid.Permutation(ranks).Draw(t, "who writes first") {
 				g.part(rank, step)
-				if room := max(size.Room(g.copies, false), size.State+written); g.all[rank].most > room {
+				if room := max(size.Room(g.copies, false, false), size.State+written); g.all[rank].most > room {
 					t.Fatalf("worker %d had %d bytes, in a volume of %d", rank, g.all[rank].most, room)
 				}
 				if !g.isWhole() {

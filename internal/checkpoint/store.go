@@ -36,8 +36,9 @@ type Store struct {
 	// that the job relies on.
 	held                []held
 	came, fresh, relied ID
-	// copied is the state of which this worker is getting copies, or others get them from it.
-	copied ID
+	// copied is the state of which this worker is getting copies, or others get them from it, scored one that is to be made durable
+	// since it was evaluated well.
+	copied, scored ID
 	// drops counts the files that were dropped, pins the names of Pin.
 	drops, pins int
 
@@ -291,8 +292,15 @@ func (s *Store) Copy(of ID) {
 	s.copied = of.State()
 }
 
+// Scored says which state is to be made durable since it was evaluated well, so that it is kept until it is; the zero value for none.
+func (s *Store) Scored(of ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scored = of.State()
+}
+
 // Trim drops the oldest states beyond those to keep, but neither the one that came last, which is wanted
-// even if it is old, nor those that are relied on, or copied. Of the states before the one that came last it drops the parts that
+// even if it is old, nor those that are relied on, copied, or scored. Of the states before the one that came last it drops the parts that
 // other workers gave: whoever needed them has them. Shards stay as long as no later state is relied on: others may have no copy besides.
 // Where there are some, what differs by rank stays of states that are relied on, or copied, and these do not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
 // any more: a large file takes its time to go.
@@ -330,10 +338,12 @@ func (s *Store) trim(reuse bool) error {
 	left := len(states)
 	if shards {
 		// Beside the newest: nobody has what another rank has yet to write of them.
-		left = len(slices.DeleteFunc(slices.Clone(states), func(id ID) bool { return id == s.relied || id == s.copied }))
+		left = len(slices.DeleteFunc(slices.Clone(states), s.isNeeded))
+	} else if s.scored != s.relied && s.scored != s.came && slices.Contains(states, s.scored) {
+		left-- // it stays beside those that a loss may need
 	}
 	for i := len(states) - 1; i >= 0 && left > s.keep; i-- {
-		if states[i] == s.came || states[i] == s.relied || states[i] == s.copied {
+		if states[i] == s.came || s.isNeeded(states[i]) {
 			continue
 		}
 		left--
@@ -344,6 +354,11 @@ func (s *Store) trim(reuse bool) error {
 		}
 	}
 	return s.dropAndUnlock(dropped, reuse && len(dropped) > 0)
+}
+
+// isNeeded says whether a state stays, however many newer ones come. The lock is held.
+func (s *Store) isNeeded(state ID) bool {
+	return state == s.relied || state == s.copied || state == s.scored
 }
 
 // isNeedless says whether a file is a part that another worker gave, and that nobody needs any more here: a shard of a state that is
@@ -357,7 +372,7 @@ func (s *Store) isNeedless(file *held, shards bool) bool {
 		return false
 	}
 	if key, _ := share.Parse(file.Part); key.Rank && shards {
-		return state != s.relied && state != s.copied
+		return !s.isNeeded(state)
 	}
 	return !share.IsShard(file.Part) || CompareIDs(state, s.relied) < 0 && state != s.copied
 }

@@ -31,6 +31,7 @@ func (p *planner) storage() *rendezvous.Storage {
 		Own:  true,
 		From: spec.Checkpoint.RestoreFrom,
 		Rate: p.UploadRate,
+		Best: p.best(),
 	}
 	s.Park = p.whyAllGo()
 	if known := &p.Job.Status.Checkpoint; value(known.Round) > 0 {
@@ -125,6 +126,7 @@ func (p *planner) refreshCheckpoint() {
 		p.note(corev1.EventTypeNormal, v1alpha1.EventRestored, "%s", *told)
 	}
 	p.tellCopies()
+	p.refreshBest()
 	seen, known := &p.World.Durable, &p.Job.Status.Checkpoint
 	if seen.Path == "" || known.Location == seen.Path {
 		return
@@ -135,7 +137,7 @@ func (p *planner) refreshCheckpoint() {
 	}
 	p.plan.Status.Checkpoint = v1alpha1.CheckpointStatus{
 		Step: ptr.To(step), Round: ptr.To(round), Location: seen.Path, At: ptr.To(metav1.NewTime(p.Now)), Memory: known.Memory,
-		Size: p.plan.Status.Checkpoint.Size,
+		Size: p.plan.Status.Checkpoint.Size, Best: p.plan.Status.Checkpoint.Best,
 	}
 }
 

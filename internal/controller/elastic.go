@@ -38,6 +38,8 @@ type ElasticMemory struct {
 	Storage   string
 	Restored  string
 	Differ    string
+	// Missed is of a state that was evaluated and is not kept.
+	Missed string
 	// MissingSince is since when snapshots are on fewer nodes than they should be, zero while they are not, and MissingTold
 	// whether that was told. Lost, it is told once more, as late again.
 	MissingSince time.Time

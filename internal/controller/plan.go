@@ -351,6 +351,7 @@ func (p *planner) hasFailed() bool { return isTrue(p.plan.Status.Conditions, v1a
 
 // complete ends the job with success.
 func (p *planner) complete() {
+	p.refreshCheckpoint()
 	p.reportProgress()
 	message := fmt.Sprintf("all %d workers ended with exit code 0", p.finalWorkers())
 	p.end(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, message)

@@ -283,6 +283,7 @@ func resizeVariables(job *v1alpha1.TrainingJobSpec) []corev1.EnvVar {
 		{Name: "CONCERTINA_CHECKPOINT_SIGNAL", Value: signal},
 		{Name: "CONCERTINA_CHECKPOINT_COMPLETE", Value: complete},
 		{Name: uploader.EnvSocket, Value: uploaderAt(job)},
+		{Name: uploader.EnvBest, Value: bestOf(job).String()},
 		{Name: "CONCERTINA_CHECKPOINT_TIMEOUT", Value: strconv.FormatInt(timeout, 10)},
 	}
 }

@@ -47,6 +47,7 @@ func addUploader(pod *corev1.Pod, trainer *corev1.Container, job *v1alpha1.Train
 			{Name: uploader.EnvStorage, Value: storage.URL},
 			{Name: uploader.EnvRestoreFrom, Value: job.Spec.Checkpoint.RestoreFrom},
 			{Name: uploader.EnvSocket, Value: uploaderSocket},
+			{Name: uploader.EnvBest, Value: bestOf(&job.Spec).String()},
 		},
 		Resources:       uploaderResources(trainer),
 		VolumeMounts:    []corev1.VolumeMount{{Name: agentName, MountPath: agentMount}},

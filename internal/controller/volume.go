@@ -62,7 +62,7 @@ func (s PodSettings) mostMemory() int64 {
 func wantedVolume(job *v1alpha1.TrainingJob, measured *v1alpha1.StateSize) int64 {
 	count := func(bytes *int64) uint64 { return uint64(max(0, value(bytes))) }
 	size := share.Size{State: count(measured.State), Own: count(measured.Own), Shards: count(measured.Shards), Written: count(measured.Written)}
-	return int64(size.Volume(int(value(job.Spec.Workers.Min)), int(value(job.Spec.Checkpoint.Copies)), uploaderAt(&job.Spec) != ""))
+	return int64(size.Volume(int(value(job.Spec.Workers.Min)), int(value(job.Spec.Checkpoint.Copies)), uploaderAt(&job.Spec) != "", bestOf(&job.Spec).Keep > 0))
 }
 
 // addMemory gives the trainer a volume in memory. What is written there counts as memory of the
@@ -171,7 +171,7 @@ func (p *planner) cramped(pods []*corev1.Pod) (found []cramped, measured int) {
 		if seen.Written > 0 {
 			size := p.World.Size
 			size.Written = seen.Written
-			one.needs = max(one.needs, int64(size.Room(copies, uploaderAt(&p.Job.Spec) != "")))
+			one.needs = max(one.needs, int64(size.Room(copies, uploaderAt(&p.Job.Spec) != "", bestOf(&p.Job.Spec).Keep > 0)))
 		}
 		if one.size < one.needs {
 			found = append(found, one)

@@ -24,7 +24,7 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 		d.Beat = beat
 	}
 	d.Upload, d.Restore, d.Restarts = m.uploadFor(uid), m.restoreFor(uid), m.restartsFor(mem)
-	d.Relied, d.Copies = m.relied, m.copiesFor(mem)
+	d.Relied, d.Scored, d.Copies = m.relied, m.scores.next, m.copiesFor(mem)
 	if m.world == nil {
 		d.Hold = m.hold
 		d.Released = d.Released || mem.leaving() && !m.mayLive()

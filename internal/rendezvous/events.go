@@ -102,6 +102,11 @@ type Report struct {
 	// one that it was asked for is not yet.
 	Durable     Durable
 	UploadError string
+	// Scored is true where its score lies with what it has made durable, Score is that. Scores is what its programs have said of states
+	// that were evaluated, the newest, oldest first, at most 8.
+	Scored bool
+	Score  float64
+	Scores []Score
 	// Put are the parts that it has put into the storage, of the last snapshot of which it was to put some. RestoredParts are
 	// those that it has of Restored, where it came in parts, and RestoredOf all that there are, where that is more.
 	Put, RestoredParts, RestoredOf []Snapshot
@@ -262,6 +267,8 @@ type Directive struct {
 	Staging *Staging
 	// Relied is the state that the world would go back to.
 	Relied *Snapshot
+	// Scored is the state that is to be made durable since it was evaluated well.
+	Scored *Snapshot
 	// Copies are what the member is to get of shards that others have alone; nil while no state is being copied.
 	Copies *prefetch
 	// Restore has it bring a checkpoint back.
@@ -282,6 +289,9 @@ type upload struct {
 	Holders []Supplier
 	// Rate is how many bytes it may send in a second; 0 for all that it can.
 	Rate uint64
+	// Score is put beside it; nil for none. With Durable it is there, and lacks only that.
+	Score   *float64
+	Durable bool
 }
 
 // restore is an order to bring back the newest checkpoint below a path; of this job when it is empty.

@@ -1,8 +1,10 @@
 package rendezvous
 
+import "time"
+
 // findFinish finds out whether every process of the world has finished: it waits for the permission to
 // end, or has ended with code 0.
-func (m *Machine) findFinish() {
+func (m *Machine) findFinish(now time.Time) {
 	if m.world.finishing || m.broken != nil {
 		return
 	}
@@ -24,6 +26,10 @@ func (m *Machine) findFinish() {
 			}
 		}
 	}
+	if m.awaitsBest(now) {
+		return
+	}
+	m.missAll()
 	m.world.finishing, m.change = true, nil
 	m.out.Publish, m.out.Changed = true, true
 	m.note(notedFinished, "round %d has finished: all processes may end", m.world.record.Round)

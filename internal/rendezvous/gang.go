@@ -34,6 +34,7 @@ func (m *Machine) expect(now time.Time, gang Gang) {
 	if another {
 		m.leaveAttempt()
 	}
+	m.expectBest()
 	m.replaceMembers(now)
 	if same {
 		return
@@ -54,7 +55,7 @@ func (m *Machine) leaveAttempt() {
 	}
 	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
 	m.restoring, m.uploading, m.relied, m.unsafe = nil, nil, nil, nil
-	m.copying, m.uncopied = nil, false
+	m.copying, m.uncopied, m.scores = nil, false, scores{}
 	clear(m.failedUploads)
 	clear(m.failedSaves)
 	clear(m.departed)

@@ -160,6 +160,7 @@ type Machine struct {
 	failedSaves map[string]time.Time
 	durable     Durable
 	nextUpload  time.Time
+	scores      scores
 	// relied is the state that members keep, where they write parts; nil before the first. unsafe is a newer one that can be
 	// had and is not on as many nodes as it should be; nil for none. unrelied is true when members have told of other parts
 	// since.
@@ -228,6 +229,8 @@ type world struct {
 	master  Endpoint
 	adopted bool
 	since   time.Time
+	// finishedAt is since when all have finished, and wait for what is being made durable; zero while they have not.
+	finishedAt time.Time
 	// entered counts the members that have reported the round.
 	entered int
 	live    map[string]bool
@@ -432,7 +435,7 @@ func (m *Machine) attend(now time.Time) *plan {
 	if m.findRefusal(now) {
 		return nil
 	}
-	m.findFinish()
+	m.findFinish(now)
 	m.findLosses(now)
 	if m.fatal != "" || m.world.finishing {
 		return nil
@@ -448,7 +451,9 @@ func (m *Machine) attend(now time.Time) *plan {
 	}
 	m.copyShards(now)
 	m.makeDurable(now)
-	m.consider(now)
+	if m.world.finishedAt.IsZero() {
+		m.consider(now)
+	}
 	return nil
 }
 

@@ -298,6 +298,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	if stored {
 		m.hearStorage(now, mem)
 	}
+	m.hearScores(mem)
 	m.look = m.look || obeyed != r.Term || r.Refused > 0 || m.change != nil || m.broken != nil
 	m.locate(uid, mem, snapshots)
 }

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/share"
 )
 
@@ -36,6 +37,12 @@ func TestNonsenseIsSurvived(t *testing.T) {
 		if h.gang.Strategy == InPlace && h.either("storage") {
 			h.gang.Storage = &Storage{Interval: 10 * time.Second, Keep: 1, Own: rapid.Bool().Draw(t, "own"), From: rapid.SampledFrom([]string{"", "other"}).Draw(t, "from"),
 				Known: rapid.Uint64Range(0, 1).Draw(t, "known")}
+			if h.either("best") {
+				h.gang.Storage.Best = Best{Best: score.Best{Metric: "loss", Lowest: true, Keep: 1 + h.upTo("best", 2)}}
+				if h.either("known") {
+					h.gang.Storage.Best.Known = []Kept{{Round: 1, Step: 1, Path: "path", Score: 1}, {Round: 1, Step: 2, Path: "other", Score: 0}}
+				}
+			}
 		}
 		for i := range 5 {
 			h.gang.Members = append(h.gang.Members, Member{UID: fmt.Sprint("u", i), Name: fmt.Sprint("w", i), Ordinal: int32(i), Node: fmt.Sprint("n", i/2)})
@@ -332,6 +339,19 @@ func (h *hostile) mutateSnapshots(r *Report) {
 	r.Uncopied = Uncopied{r.Round, uint64(h.upTo("uncopied", 4)), r.SnapshotError}
 	if len(r.Snapshots) > 0 && h.either("durable") {
 		r.Durable = Durable{r.Snapshots[0], "path"}
+	}
+	if r.Durable.Path != "" && h.either("scored") {
+		r.Scored, r.Score = true, float64(h.upTo("score", 2))
+	}
+	for range h.upTo("scores", 3) {
+		of := Score{Round: uint64(h.upTo("scored in", 4)), Step: uint64(h.upTo("scored after", 4)), Value: float64(h.upTo("score", 2))}
+		if len(r.Snapshots) > 0 && h.either("held") {
+			of.Round, of.Step = r.Snapshots[0].Round, r.Snapshots[0].Step
+		}
+		if h.either("why") {
+			of.Value, of.Why = 0, "nothing is reported"
+		}
+		r.Scores = append(r.Scores, of)
 	}
 	if h.restoring != nil && h.either("restored") {
 		r.Restored = Restored{Number: h.restoring.number, Found: h.either("found"), Durable: Durable{Snapshot{Step: 3}, "path"}, Error: r.SnapshotError}

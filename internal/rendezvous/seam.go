@@ -82,6 +82,8 @@ type Storage struct {
 	// Park says why all workers are about to be let go, in words: the world stops, and what it has done is made durable
 	// first. Empty while they are not.
 	Park string
+	// Best says which checkpoints are kept for their scores, beside the newest Keep.
+	Best Best
 	// Rate is how many bytes each member may upload in a second as long as nobody waits for it; 0 for all that it can.
 	Rate uint64
 }
@@ -261,6 +263,10 @@ type Observation struct {
 	Storage    string
 	Restored   string
 	UploadTook time.Duration
+	// Best are the checkpoints with the best scores, the best first; Missed says why a state that was evaluated is not kept, or nothing
+	// is known of how good it is, in words; empty for nothing.
+	Best   []Kept
+	Missed string
 	// Memory is the newest state that the world could go back to. Differ says of whose shares of a state were last seen to
 	// differ that should be the same; empty for nobody's.
 	Memory Memory

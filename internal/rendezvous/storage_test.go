@@ -29,6 +29,8 @@ type shelf struct {
 	hang, hangParts map[string]bool
 	badFor          map[string]string
 	old             map[string]bool
+	// scores are those that lie beside checkpoints, by their paths.
+	scores map[string]float64
 	// asked counts the restores.
 	asked int
 	// parts were put, by anybody, of these states.
@@ -56,7 +58,20 @@ func (w *worker) store(d *Directive) {
 	if d.Upload != nil {
 		w.uploadError = w.shelf.failing[w.uid]
 	}
-	if u := d.Upload; u != nil && (u.Put != nil || u.Manifest != nil) {
+	w.scoredState = Snapshot{}
+	if d.Scored != nil {
+		w.scoredState = *d.Scored
+	}
+	defer func() {
+		if u := d.Upload; u != nil {
+			w.mark(u)
+		}
+	}()
+	if u := d.Upload; u != nil && u.Durable {
+		if w.uploadError == "" && !w.shelf.away {
+			w.durable = Durable{u.Snapshot, fmt.Sprintf("job/%d-%d", u.Snapshot.Round, u.Snapshot.Step)}
+		}
+	} else if u != nil && (u.Put != nil || u.Manifest != nil) {
 		w.put(u)
 	} else if u != nil && w.uploadError == "" && !w.shelf.away && w.durable.Snapshot != u.Snapshot && (u.Parts != nil || slices.Contains(w.snapshots, u.Snapshot)) {
 		w.durable = Durable{u.Snapshot, fmt.Sprintf("job/%d-%d", u.Snapshot.Round, u.Snapshot.Step)}

@@ -351,7 +351,7 @@ func (m *Machine) makeDurable(now time.Time) {
 		m.nextUpload = now.Add(s.Interval)
 	}
 	if u := m.uploading; u != nil {
-		if m.goesOn(now, u) {
+		if m.goesOn(now, u) && !m.inVain(now, u) {
 			return
 		}
 		m.uploading = nil
@@ -368,7 +368,7 @@ func (m *Machine) makeDurable(now time.Time) {
 			m.nextUpload = now
 		}
 	}
-	if now.Before(m.nextUpload) {
+	if m.makeBest(now) || now.Before(m.nextUpload) {
 		return
 	}
 	if newest, ok := m.best(); ok && newerSnapshot(newest, m.durable) {
@@ -467,9 +467,12 @@ func (mem *member) madeDurable(s Snapshot) bool {
 func (m *Machine) uploadFor(uid string) *upload {
 	w := m.uploading
 	if w == nil || m.gang.Storage == nil || !w.has(uid) {
-		return nil
+		return m.marksFor(uid)
 	}
 	u := &upload{Snapshot: w.snapshot, Keep: m.gang.Storage.Keep, Parts: w.parts, Rate: m.uploadRate(m.members[uid])}
+	if w.by == uid {
+		u.Score = m.waitingFor(w.snapshot)
+	}
 	if u.Parts != nil && m.world != nil {
 		holders, _ := m.holdersOf(u.Snapshot)
 		u.Holders = m.suppliers(uid, u.Snapshot, u.Parts, holdersFor(m.world.ranks.rank(uid), u.Parts, holders))

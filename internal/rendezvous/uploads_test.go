@@ -12,13 +12,19 @@ import (
 
 // put does what a directive says about parts.
 func (w *worker) put(u *upload) {
+	w.pins = slices.DeleteFunc(w.pins, func(pin Snapshot) bool { return !sameState(pin, u.Snapshot) })
+	for _, part := range u.Put {
+		if slices.Contains(w.snapshots, part) && !slices.Contains(w.pins, part) {
+			w.pins = append(w.pins, part)
+		}
+	}
 	if w.uploadError != "" || w.shelf.away {
 		return
 	}
 	for _, part := range u.Put {
 		switch {
 		case slices.Contains(w.puts, part):
-		case slices.Contains(w.snapshots, part):
+		case slices.Contains(w.snapshots, part) || slices.Contains(w.pins, part):
 			w.puts = append(w.puts, part)
 			w.shelf.parts, w.shelf.states = append(w.shelf.parts, part), append(w.shelf.states, w.states[part])
 		default:

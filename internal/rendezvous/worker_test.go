@@ -68,6 +68,15 @@ type worker struct {
 	// shelf is the job's storage; nil for none. durable and restored are what it has done there.
 	shelf   *shelf
 	durable Durable
+	// scores are what its program has said of states that were evaluated, scored is the one that is to be kept; marked is what the score
+	// is of that lies beside durable.
+	// pins are parts that it is to put, and keeps for that.
+	pins        []Snapshot
+	scores      []Score
+	scoredState Snapshot
+	scored      bool
+	score       float64
+	marked      Snapshot
 	// puts are the parts that it has put, restoredParts those of restored, portion all that it was to bring.
 	puts, restoredParts, portion []Snapshot
 	restored                     Restored
@@ -460,6 +469,13 @@ func (w *worker) keep(s Snapshot, state history) {
 	w.dropNeedless(w.latest())
 	// Of two states, or one and that which is relied on.
 	steps := []Snapshot{{Round: s.Round, Step: s.Step}}
+	holds := func(of Snapshot) bool {
+		return slices.ContainsFunc(w.snapshots, func(held Snapshot) bool { return held.Round == of.Round && held.Step == of.Step })
+	}
+	beside := 0
+	if of := w.scoredState; of.Round > 0 && of != steps[0] && of != w.relied && of != w.copying && holds(of) {
+		steps, beside = append(steps, of), 1
+	}
 	if w.copying != steps[0] && w.copying.Round > 0 {
 		steps = append(steps, w.copying)
 	}
@@ -468,7 +484,7 @@ func (w *worker) keep(s Snapshot, state history) {
 	}
 	w.snapshots = slices.DeleteFunc(w.snapshots, func(held Snapshot) bool {
 		of := Snapshot{Round: held.Round, Step: held.Step}
-		if len(steps) < 2+len(w.copied()) && !slices.Contains(steps, of) {
+		if len(steps) < 2+beside+len(w.copied()) && !slices.Contains(steps, of) {
 			steps = append(steps, of)
 		}
 		return !slices.Contains(steps, of)
@@ -663,6 +679,7 @@ func (w *worker) report() Report {
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
 		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble, Size: w.size,
+		Scored: w.scored, Score: w.score, Scores: slices.Clone(w.scores),
 		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts, RestoredOf: w.restoredOf, Uncopied: w.uncopied,
 		Stays: m.Stays(), Supplied: m.Supplied(), HandsOver: m.HandsOver(), Restarts: m.Restarts(),
 	}

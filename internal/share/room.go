@@ -59,8 +59,12 @@ func (s Size) writes(workers, copies int) uint64 {
 // and these have the copies as well. What is brought back is relied on until another has its copies: each worker brings its portion, and
 // loads those shards of which its ranks have some, whole, which is up to mostBrought times what it writes where the world that wrote
 // them had not far fewer ranks.
-func (s Size) Room(copies int, stored bool) uint64 {
-	s = s.Bounded()
+//
+// Where the best states are uploaded as well, one of them stays beside all others until it is its turn.
+func (s Size) Room(copies int, stored, best bool) uint64 {
+	if s = s.Bounded(); stored && best {
+		return s.Room(copies, stored, false) + s.Written
+	}
 	if s.Shards == 0 {
 		if !stored {
 			return max((kept+1)*s.Written, s.State+s.Written)
@@ -77,10 +81,10 @@ func (s Size) Room(copies int, stored bool) uint64 {
 
 // Volume is how large the volumes of workers should be, in bytes, for a world that may have so few of them and puts each share on
 // so many nodes. Where a world was seen whose nodes had unlike numbers of workers, it is by what was written there.
-func (s Size) Volume(workers, copies int, stored bool) uint64 {
+func (s Size) Volume(workers, copies int, stored, best bool) uint64 {
 	s = s.Bounded()
 	s.Written = max(s.writes(workers, copies), s.Written)
-	room := s.Room(max(1, min(copies, workers)), stored)
+	room := s.Room(max(1, min(copies, workers)), stored, best)
 	room += room / headRoom
 	return (room + step - 1) / step * step
 }

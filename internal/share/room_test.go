@@ -42,7 +42,7 @@ func TestVolumes(t *testing.T) {
 		"a share is not more than the whole state": {Size{State: 20 * mib}, 31, 30, false, 64 * mib},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := test.size.Volume(test.workers, test.copies, test.stored); got != test.want {
+			if got := test.size.Volume(test.workers, test.copies, test.stored, false); got != test.want {
 				t.Errorf("%d MiB are right, %d MiB were chosen", test.want/mib, got/mib)
 			}
 		})
@@ -65,8 +65,15 @@ func TestRoom(t *testing.T) {
 		t.Fatalf("room.json has %d vectors: %v", len(vectors), err)
 	}
 	for _, v := range vectors {
-		if got := v.Size.Room(v.Copies, v.Stored); got != v.Room {
+		if got := v.Size.Room(v.Copies, v.Stored, false); got != v.Room {
 			t.Errorf("%d bytes for %+v", got, v)
+		}
+		want := v.Room
+		if v.Stored {
+			want += v.Written // of one that was evaluated well, and waits
+		}
+		if got := v.Size.Room(v.Copies, v.Stored, true); got != want {
+			t.Errorf("%d bytes for %+v whose best are kept", got, v)
 		}
 	}
 }
@@ -85,7 +92,7 @@ func TestWhatIsAssignedHasRoom(t *testing.T) {
 			}
 		}
 		of, shares := Assign(places, copies)
-		volume, whole := size.Volume(len(places), copies, false), size.Volume(1, copies, false)
+		volume, whole := size.Volume(len(places), copies, false, false), size.Volume(1, copies, false, false)
 		if volume > whole {
 			t.Fatalf("%d bytes are more than the %d of a worker that writes everything", volume, whole)
 		}
@@ -100,8 +107,8 @@ func TestWhatIsAssignedHasRoom(t *testing.T) {
 			}
 			// Of a world whose workers have one share more than they must it is known once it has written.
 			seen := Size{State: size.State, Own: size.Own, Written: written}
-			needs := seen.Room(copies, false)
-			if room := seen.Volume(len(places), copies, false); room < needs || room < volume {
+			needs := seen.Room(copies, false, false)
+			if room := seen.Volume(len(places), copies, false, false); room < needs || room < volume {
 				t.Fatalf("worker %d of %d writes %d bytes, and has room for %d", rank, len(places), written, room)
 			}
 			if len(shares[rank])*len(places) <= of*min(copies, len(places)) && volume < needs && written <= size.State {

@@ -26,6 +26,8 @@ const (
 	// EnvRestoreFrom is spec.checkpoint.restoreFrom: besides the job's own, what is below it is all that is restored.
 	EnvRestoreFrom = "CONCERTINA_RESTORE_FROM"
 	EnvSocket      = "CONCERTINA_UPLOADER_SOCKET"
+	// EnvBest is spec.checkpoint.storage.best as a score.Best writes it; empty for none.
+	EnvBest = "CONCERTINA_BEST"
 )
 
 // What a request asks for.
@@ -39,6 +41,8 @@ const (
 	// written when all parts that it names were put. What was broken off goes on where it was.
 	AskPut    = "put"
 	AskFinish = "finish"
+	// AskScore has the score of a snapshot put beside it, which may be durable, or is about to be.
+	AskScore = "score"
 	// AskRestore has the newest checkpoint below a path written to the file. Before that the answer says how many bytes it
 	// needs (Room), and waits for them (Made): memory is charged to whoever first writes to it, and that must be the
 	// worker, whose limit has it, and not the uploader. Of a checkpoint in parts it says so of each, and the worker sends a file
@@ -57,6 +61,8 @@ type Request struct {
 	Parts []Part `json:"parts,omitempty"`
 	// Keep is how many complete checkpoints to keep, at least 1.
 	Keep int `json:"keep,omitempty"`
+	// Score is that of the snapshot, by the metric that the uploader knows.
+	Score *float64 `json:"score,omitempty"`
 	// Path lies below the URL of the storage: NAMESPACE/NAME, or more of a checkpoint's path. Empty for this job's own.
 	Path string `json:"path,omitempty"`
 	// Apart leaves shards out, Without has checkpoints not looked at, by their paths.

@@ -37,6 +37,8 @@ type agent struct {
 	page     *gate.Page
 	listener *net.UnixListener
 	programs []*program
+	// best is the metric by which the job keeps its best checkpoints.
+	best string
 	// old agents know nothing of programs that can be told to leave.
 	old bool
 }
@@ -112,7 +114,7 @@ func (a *agent) welcome() *program {
 	err = p.conn.Write(wire.Welcome{
 		Type: wire.TypeWelcome, Protocol: wire.Protocol, Namespace: "team", Job: "digits", Attempt: 1,
 		Slot: p.slot, Slots: a.page.Slots(), Snapshots: a.folder, Interval: a.interval, FDs: 1,
-		Leaves: hello.Leaves && !a.old, Sharded: hello.Sharded && !a.old,
+		Leaves: hello.Leaves && !a.old, Sharded: hello.Sharded && !a.old, Best: a.best,
 	}, a.page.File())
 	if err != nil {
 		a.t.Errorf("welcome: %v", err)

@@ -49,6 +49,8 @@ type Run struct {
 	ctx    context.Context
 	link   *link
 	snaps  snapshots
+	// best is the metric by which the job keeps its best checkpoints; empty for none.
+	best string
 
 	trained bool
 	// initial is the state that the program was started with, until a step has been made from it.
@@ -125,7 +127,7 @@ func (r *Run) connect(ctx context.Context, path string) error {
 		return err
 	}
 	r.link, r.slot = l, slot
-	r.snaps.folder, r.snaps.interval = welcome.Snapshots, interval
+	r.snaps.folder, r.snaps.interval, r.best = welcome.Snapshots, interval, welcome.Best
 	return nil
 }
 
@@ -140,7 +142,7 @@ type Phase int
 
 // The phases that a program can name; the others are known from Steps.
 const (
-	// Evaluating means that the model is tested.
+	// Evaluating means that the model is tested, as in Evaluate.
 	Evaluating Phase = iota
 	// Saving means that state is written somewhere.
 	Saving

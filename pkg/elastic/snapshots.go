@@ -47,6 +47,8 @@ type snapshots struct {
 		at   time.Time
 	}
 
+	// taken is the step of the last one of this world; noStep before the first.
+	taken   uint64
 	named   uint64 // how many snapshots have a name
 	copied  []bytes.Buffer
 	writing sync.WaitGroup
@@ -68,9 +70,12 @@ func parseInterval(text string) (time.Duration, error) {
 
 // start begins to count the time of a world that begins after a step.
 func (s *snapshots) start(step uint64, now time.Time) {
-	s.every = 1
+	s.every, s.taken = 1, noStep
 	s.mark.step, s.mark.at = step, now
 }
+
+// noStep is none that a training has.
+const noStep = 1<<64 - 1
 
 // due is asked after a step whose number every divides: is it time for a snapshot? It finds the
 // smallest power of two for which so many steps take longer than the interval.
@@ -139,6 +144,7 @@ func (s *snapshots) later(step uint64, pieces []piece, tell func(wire.Snapshot))
 		tell(failed(step, err))
 		return
 	}
+	s.taken = step
 	s.busy.Store(true)
 	s.ended.Store(false)
 	s.writing.Go(func() {

@@ -41,7 +41,7 @@ func (e *Epoch) Steps(ctx context.Context) iter.Seq[*Step] {
 }
 
 // Epochs goes through the epochs, for programs that do something between two of them, such as
-// evaluating the model: after the loop over the epoch's Steps, when Err is nil. What comes after the
+// evaluating the model (Run.Evaluate): after the loop over the epoch's Steps, when Err is nil. What comes after the
 // last step of an epoch begins anew in the next world when the world changes before the first step of
 // the next epoch: no epoch is left without it, and on every rank it is the same.
 //

@@ -116,6 +116,10 @@ class Agent:
         if type(self.snapshots) is not str:
             raise ValueError(f"the agent gave the snapshot folder {self.snapshots!r}")
         self.interval = _seconds(welcome.get("interval", "auto"))
+        self.best = welcome.get("best", "")
+        """The metric by which the job keeps its best checkpoints; empty for none."""
+        if type(self.best) is not str:
+            raise ValueError(f"the agent gave the metric {self.best!r}")
         self.leaves = welcome.get("leaves") is True
         self.gate = self._gate = GatePage(self._take_fd(), slot)
         self._socket.settimeout(None)
@@ -158,6 +162,14 @@ class Agent:
     def snapshot_failed(self, step: int, error: str) -> None:
         """Reports that a snapshot could not be written. Never fails."""
         self.say("snapshot", step=step, **failure(error))
+
+    def score(self, step: int, value: float) -> None:
+        """Says how good the state after this step is, by the metric of best. Never fails."""
+        self.say("score", step=step, value=value)
+
+    def score_missing(self, step: int, why: str) -> None:
+        """Says why it is not known how good a state is. Never fails."""
+        self.say("score", step=step, **failure(why))
 
     def progress_due(self) -> bool:
         """Whether a second has passed since the last report."""
@@ -343,7 +355,7 @@ def _encode(message: Mapping) -> bytes:
 
 
 def failure(error: str) -> dict[str, str]:
-    """What is told of a snapshot that could not be written."""
+    """What is told of a snapshot that could not be written, or of a score that is missing."""
     return {"error": _last(error, _MAX_ERROR)}
 
 

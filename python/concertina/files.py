@@ -28,6 +28,13 @@ class File(NamedTuple):
         return len(self.head) + self.high - self.low
 
 
+def remove(files: list[File]) -> None:
+    """Removes what was written of a snapshot that is none."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.unlink(file.path)
+
+
 def claim(folder: str, files: Sequence[File]) -> set[str]:
     """Makes some of these files of those that the agent has left in the folder to be written over: their memory is there, and need
     neither be found nor freed. Those that are too many are removed, since their room is needed. Returns the paths of the

@@ -230,6 +230,8 @@ class Job(Member):
         self._plan = plan
         self._check_loaded()
         self.gate.last_step(plan.total)
+        if self._there:
+            self._say_unscored()
         if self._there and self._live.clean:
             self._live.settled()  # Now it is known whether an evaluation comes first.
 
@@ -296,6 +298,8 @@ class Job(Member):
         self._reseed(randomness.seed_of(self._seed, "evaluation" if evaluates else "step", work.number, dealt.number))
         step = self._step_type(self, work)
         self._begin_step(step)
+        if evaluates and self._best:
+            self._keeper.evaluated(place.step)
         return step
 
     def _pass(self, number: int) -> None:
@@ -334,6 +338,7 @@ class Job(Member):
         self._fresh = True
         self._work.enter()
         self.gate.last_step(self.total_steps)
+        self._say_unscored()
         if self._progress is None and self._session.agent is None and not self.world.rank:
             self._progress = progress()
 
@@ -368,6 +373,7 @@ class Job(Member):
             self._evaluated = True
             first_time = self._reported < step.number
             self._reported = max(self._reported, step.number)
+            self._say_score(step)
             self.gate.phase(Phase.STEP)
         else:
             self._place = self._plan.after(self._place, step.batch)
@@ -401,6 +407,9 @@ class Job(Member):
 
     def _finish(self) -> None:
         """Ends the training, unless somebody is lost before all have."""
+        if self._best and self._evaluated:
+            self.gate.phase(Phase.SAVING)  # It takes as long as it takes.
+            self._keeper.settle()
         self._take_apart()
         self._report_progress(last=True)
         self.gate.phase(Phase.FINISHED)
@@ -410,6 +419,31 @@ class Job(Member):
             for put_back in evaluated:
                 put_back()
             self._close()
+
+    @property
+    def _best(self) -> str:
+        """The metric by which the job keeps its best checkpoints; empty for none."""
+        return self._session.agent.best if self._session.agent else ""
+
+    def _say_score(self, step: Step) -> None:
+        """Says what an evaluation has found."""
+        name = self._best
+        if not name or self.world.rank:
+            return
+        agent, found = self._session.agent, ", ".join(sorted(step.metrics)) or "nothing"
+        if name not in step.metrics:
+            agent.score_missing(step.number, f"evaluations report {found}, and spec.checkpoint.storage.best wants {name}")
+        elif math.isfinite(value := numbers({name: step.metrics[name]})[name]):
+            agent.score(step.number, value)
+        else:
+            agent.score_missing(step.number, f"an evaluation reports {name}={value}, which is no better or worse than others")
+
+    def _say_unscored(self) -> None:
+        """Says that there will be no scores."""
+        if self._best and self._plan and self._plan.evaluate is None and not self.world.rank:
+            self._session.agent.score_missing(
+                self._place.step, f"job.steps() is given no evaluate=, and spec.checkpoint.storage.best wants {self._best} of evaluations"
+            )
 
     def _position(self) -> dict[str, int]:
         known = {name: self._loaded[name] for name in _IDENTITY if name in self._loaded}

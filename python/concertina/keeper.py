@@ -5,7 +5,6 @@ before they write, even the copy is that thread's: it takes it while the next st
 """
 
 import atexit
-import contextlib
 import itertools
 import os
 import threading
@@ -18,9 +17,11 @@ from concertina import reports, sharded, snapshot
 from concertina.agent import Agent, failure
 from concertina.cadence import LEAST, SHARE, Cadence
 from concertina.codec import Room
+from concertina.files import remove
 from concertina.gate import Phase
 from concertina.reports import not_copied, told_of
 from concertina.shards import Rank
+from concertina.work import Work
 from concertina.world import Assignment, Staging
 
 NEVER = 2**63
@@ -68,9 +69,9 @@ class Keeper:
         _keepers.add(self)
         self._fenced = False
         self._hides = not sharded and not local  # What is in shards does not tell that something writes to it.
-        self._staging: _Work | None = None
+        self._staging: Work | None = None
         self._fencing = threading.Lock()  # Optimizers may step in several threads, as in hooks of autograd.
-        self._work: _Work | None = None
+        self._work: Work | None = None
         self._superseded = self._closed = False
         self._begun = self._soon = False
         self._writer = False
@@ -78,6 +79,7 @@ class Keeper:
         self._staging_of: Staging | None = None
         self._rank = 0
         self._describes = False  # whether it writes what is in no shards
+        self._kept = -1  # the step of the last snapshot that was begun in this world
         self.due = NEVER
         """The number of steps done from which on consider() wants to be called."""
 
@@ -95,7 +97,7 @@ class Keeper:
         if self._local:  # All workers write all of it, since all processes of one have to do so for the same step.
             self._whole, self._staging_of = able, None
         self._writer = able and (self._whole or assigned.staging is not None or self._sharded)
-        self._begun = False
+        self._begun, self._kept = False, -1
         if not agent:
             return
         self._cadence.interval = None if agent.interval is None else int(agent.interval * 1e9)
@@ -123,10 +125,35 @@ class Keeper:
             self._keep(step)
         self.due = step + 1 if self._soon else self._cadence.next(step)
 
+    def evaluated(self, step: int) -> None:
+        """Takes a snapshot of the state after this step, which is about to be evaluated, unless there is one. What an evaluation
+        may find outlives it so."""
+        if not self._writer:
+            return
+        before = self._agent.gate.phase(Phase.SAVING)
+        try:
+            if step == self._kept:
+                self._copy_now()  # An evaluation may write to the state, such as with averaged weights.
+                return
+            self._join()
+            self._first = None
+            self._fenced = False
+            self._keep(step)
+        finally:
+            self._agent.gate.phase(before)
+
+    def settle(self) -> None:
+        """Waits until what is being written is there, or hangs."""
+        self._join()
+
     def fence(self) -> None:
         """Something is about to write to the state, as an optimizer does: what is being copied of it is there when this
         returns, or it is given up, since it hangs. Who never calls it has its state copied at once."""
         self._fenced = True
+        self._copy_now()
+
+    def _copy_now(self) -> None:
+        """Waits until what is being copied of the live state is there, or is given up."""
         with self._fencing:
             if (work := self._staging) and (image := work.image):
                 image.fence()
@@ -297,7 +324,7 @@ class Keeper:
             return
         if fenced and self._hides:
             # The live state is written, which is not to change before fence().
-            self._staging = _Work(step, begin, image)
+            self._staging = Work(step, _seconds(), begin, image)
             self._start(image, step, files, self._staging)
         else:
             self._cadence.held = max(1, time.monotonic_ns() - begin)
@@ -342,9 +369,9 @@ class Keeper:
         return self._memory
 
     def _start(
-        self, image: snapshot.Image, step: int, files: list[snapshot.File], staging: "_Work | None" = None
+        self, image: snapshot.Image, step: int, files: list[snapshot.File], staging: Work | None = None
     ) -> None:
-        work = staging or _Work(step)
+        work = staging or Work(step, _seconds())
         thread = threading.Thread(
             target=self._run, args=(image, step, self._world, files, work), name="concertina-snapshot", daemon=True
         )
@@ -356,7 +383,7 @@ class Keeper:
             self._cadence.held = max(self._cadence.held, LEAST // SHARE)
             self._agent.snapshot_failed(step, f"no thread to write the snapshot with ({error}): raise the limit of processes of the pod")
         else:
-            self._thread, self._work = thread, work
+            self._thread, self._work, self._kept = thread, work, step
 
     def _end_staging(self) -> None:
         """Breaks off what is being copied of an older state: a newer one is about to be written, and takes its room."""
@@ -369,7 +396,7 @@ class Keeper:
         if self._thread and self._await(self._work, self._work.ended):
             self._thread.join()
 
-    def _await(self, work: "_Work", until: threading.Event) -> bool:
+    def _await(self, work: Work, until: threading.Event) -> bool:
         """Whether it came to that. A folder that hangs may do so for ever, and must keep no program from training, from
         another world, or from ending: what is written into it is given up, and nothing else is as long as that lasts."""
         while not until.wait(None if work.done else max(0.001, work.moved + STUCK - _seconds())):
@@ -388,14 +415,14 @@ class Keeper:
             return False
         return not work.given_up
 
-    def _run(self, image: snapshot.Image, step: int, world: int, files: list[snapshot.File], work: "_Work") -> None:
+    def _run(self, image: snapshot.Image, step: int, world: int, files: list[snapshot.File], work: Work) -> None:
         try:
             self._write(image, step, world, files, work)
         finally:
             work.ended.set()
 
     def _write(
-        self, image: snapshot.Image, step: int, world: int, files: list[snapshot.File], work: "_Work | None" = None
+        self, image: snapshot.Image, step: int, world: int, files: list[snapshot.File], work: Work | None = None
     ) -> None:
         sizes: list[int] = []
         told: dict[str, Any] = {}
@@ -434,11 +461,11 @@ class Keeper:
             if live and not work.staged.is_set():
                 staged()
         if not told or "error" in told:
-            _remove(files)
+            remove(files)
         if not self._report(world, step, told, work):
-            _remove(files)
+            remove(files)
 
-    def _spoiled(self, work: "_Work") -> None:
+    def _spoiled(self, work: Work) -> None:
         """What was copied is not what the state was. Raises what is told of that."""
         if work.given_up:
             raise InterruptedError("nobody has waited for it")
@@ -447,7 +474,7 @@ class Keeper:
             "something other than an optimizer has written to the state while it was copied: from now on it is copied at once"
         )
 
-    def _report(self, world: int, step: int, told: Mapping[str, Any], work: "_Work | None") -> bool:
+    def _report(self, world: int, step: int, told: Mapping[str, Any], work: Work | None) -> bool:
         """Tells what has become of a snapshot, in the order of snapshots, and makes place for the next one. False, and
         nothing is said, when what hung was given up, and when the world is over: the agent would take it for a snapshot of
         the next."""
@@ -462,20 +489,6 @@ class Keeper:
         return True
 
 
-class _Work:
-    """A snapshot that a thread writes. begin: when that of a live state began, in nanoseconds, and image: its image; None for
-    one of a copy."""
-
-    def __init__(self, step: int, begin: int | None = None, image: snapshot.Image | None = None):
-        self.step, self.begin, self.image = step, begin, image
-        self.staged, self.ended = threading.Event(), threading.Event()
-        self.moved = _seconds()
-        """When something of it was last about to be written."""
-        self.done = False
-        """Whether nothing of it is to be written, read or removed any more: at most the agent is waited for."""
-        self.given_up = False
-
-
 _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
@@ -488,12 +501,6 @@ def _leave() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keepers.clear)  # Whoever is forked has none of their threads, and may have their locks.
-
-
-def _remove(files: list[snapshot.File]) -> None:
-    for file in files:
-        with contextlib.suppress(OSError):
-            os.unlink(file.path)
 
 
 def _names(state: Mapping) -> str:

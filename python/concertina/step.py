@@ -103,7 +103,8 @@ class Step:
         return self._job._work.waits()
 
     def report(self, **metrics: Any) -> None:
-        """Shows numbers in the job's status once the step is done, for example report(loss=loss).
+        """Shows numbers in the job's status once the step is done, for example report(loss=loss). Those of an evaluation say how good
+        the state is, in a job that keeps its best checkpoints (spec.checkpoint.storage.best).
 
         A number is anything that float() takes; it is read only when a report is due, about once
         a second. Rank 0's numbers are shown. Names: up to 32 letters, digits and `_`, at most 8

@@ -424,7 +424,7 @@ class Failures(unittest.TestCase):
 
                 with (
                     mock.patch.object(Image, "write", write),
-                    mock.patch("concertina.keeper._remove", remove),
+                    mock.patch("concertina.keeper.remove", remove),
                     mock.patch("concertina.keeper.STUCK", 0.01),
                 ):
                     self.keeper._keep(self.step)

@@ -19,6 +19,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 	"github.com/concertina-dev/concertina/internal/rendezvous/server"
+	"github.com/concertina-dev/concertina/internal/score"
 	uploading "github.com/concertina-dev/concertina/internal/uploader/server"
 )
 
@@ -38,6 +39,8 @@ type sharing struct {
 	// attempt is the one that those begin who are started, kept the folder of checkpoints; empty for a job without a storage.
 	attempt int32
 	kept    string
+	// best is which checkpoints are kept for their scores.
+	best score.Best
 	// copies is on how many nodes each part is to be; 0 for what is usual.
 	copies int32
 	// spares is how many of the workers are more than the world is to have.
@@ -130,7 +133,7 @@ func (s *sharing) expect() {
 	}
 	gang.Target += int32(len(gang.Members)) - s.spares
 	if s.kept != "" {
-		gang.Storage = &rendezvous.Storage{Interval: time.Second, Keep: 2, Own: true}
+		gang.Storage = &rendezvous.Storage{Interval: time.Second, Keep: 2, Own: true, Best: rendezvous.Best{Best: s.best}}
 	}
 	s.leader.Expect(s.team.key, gang)
 }
@@ -166,7 +169,7 @@ func (s *sharing) start() {
 		w.cmd.Env = append(w.cmd.Env, name+"="+value)
 	}
 	if s.kept != "" {
-		w.cmd.Env = append(w.cmd.Env, agent.EnvUploader+"="+s.upload(filepath.Join(directory, "uploader.sock")))
+		w.cmd.Env = append(w.cmd.Env, agent.EnvUploader+"="+s.upload(filepath.Join(directory, "uploader.sock")), agent.EnvBest+"="+s.best.String())
 	}
 	if err := w.cmd.Start(); err != nil {
 		s.t.Fatal(err)
@@ -187,7 +190,7 @@ func (s *sharing) upload(socket string) string {
 		s.t.Fatal(err)
 	}
 	job := storage.Job{Namespace: s.team.key.Namespace, Name: s.team.key.Name, UID: "uid"}
-	listening, err := uploading.Listen(socket, uploading.New(opened, job, s.attempt, "", func(string, ...any) {}))
+	listening, err := uploading.Listen(socket, uploading.New(opened, job, s.attempt, "", s.best, func(string, ...any) {}))
 	if err != nil {
 		s.t.Fatal(err)
 	}

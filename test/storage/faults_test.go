@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/test/storage/faulty"
 )
 
@@ -42,7 +43,7 @@ func TestStorageThatWorksBadly(t *testing.T) {
 				t.Fatalf("step %d, read %s: %d bytes, the same: %v (%v); faults: %v", step, name, len(got), bytes.Equal(got, data), err, f.Faults())
 			}
 		}
-		if _, err := through.Collect(t.Context(), job, 2); err != nil {
+		if _, err := through.Collect(t.Context(), job, 2, score.Best{}); err != nil {
 			t.Fatal(err)
 		}
 	}

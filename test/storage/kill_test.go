@@ -10,12 +10,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 )
 
 // childArgument makes this program one that saves, collects and loads until it is killed.
@@ -38,11 +40,11 @@ func child(arguments []string) {
 	}
 	for ; ; step++ {
 		where := place(1, step)
-		if err := saveOne(ctx, s, where); err != nil {
+		if err := errors.Join(s.Score(ctx, where, best.Metric, scoreOf(step)), saveOne(ctx, s, where)); err != nil {
 			panic(err)
 		}
 		fmt.Println("durable", step)
-		if _, err := s.Collect(ctx, job, 2); err != nil {
+		if _, err := s.Collect(ctx, job, 2, best); err != nil {
 			panic(err)
 		}
 		found, err := s.Find(ctx, "team/llama")
@@ -54,6 +56,23 @@ func child(arguments []string) {
 		}
 		fmt.Println("loaded", found[len(found)-1].Step)
 	}
+}
+
+// best are those that stay for their scores. Of one step more than a child has said so it may have been saved.
+var best = score.Best{Metric: "loss", Lowest: true, Keep: 2}
+
+// scoreOf is how good the state after a step is.
+func scoreOf(step uint64) float64 { return float64(step*2654435761%1009) / 100 }
+
+// bestUpTo is the best step of those up to one.
+func bestUpTo(step uint64) uint64 {
+	found := step
+	for s := step; s > 0; s-- {
+		if best.Compare(scoreOf(s), scoreOf(found)) < 0 {
+			found = s
+		}
+	}
+	return found
 }
 
 // inParts has a child save in parts.
@@ -110,7 +129,7 @@ func TestKilledWhileItSavesCollectsAndLoads(t *testing.T) {
 			if saved == 0 {
 				t.Fatal("no process came so far as to save a checkpoint")
 			}
-			if _, err := s.Collect(t.Context(), job, 1); err != nil {
+			if _, err := s.Collect(t.Context(), job, 1, score.Best{}); err != nil {
 				t.Fatal(err)
 			}
 			t.Logf("of %d processes or more that were killed %d had saved some of the %d checkpoints", kills, saved, durable)
@@ -149,7 +168,8 @@ func killed(t *testing.T, url, how string, from uint64, after time.Duration) uin
 	return durable
 }
 
-// whole checks that the newest complete checkpoint is one from a step on, and what it should be.
+// whole checks that the newest complete checkpoint is one from a step on, that the best one up to that is there as well, and that
+// both are what they should be.
 func whole(t *testing.T, s *storage.Storage, step uint64, how string) {
 	t.Helper()
 	found := find(t, s, "team/llama")
@@ -159,9 +179,13 @@ func whole(t *testing.T, s *storage.Storage, step uint64, how string) {
 	if len(found) == 0 || found[0].Step < step {
 		t.Fatalf("step %d was called durable, and %v is there", step, found)
 	}
+	good := place(1, bestUpTo(step))
+	if step > 0 && !slices.Contains(found, good) {
+		t.Fatalf("step %d was called durable, and its score is the best up to step %d: %v is there", good.Step, step, found)
+	}
 	for _, where := range found {
-		if where.Step < step {
-			break
+		if where.Step < step && where != good {
+			continue
 		}
 		if how == inParts {
 			if err := partsWhole(t.Context(), s, where); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 )
 
 // partKeys are those of a state in parts; the last one is empty.
@@ -135,7 +136,7 @@ func TestACheckpointInParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		save(t, s, place(1, 11), state(11, 100))
-		if n, err := s.Collect(t.Context(), job, 1); n != 2 || err != nil {
+		if n, err := s.Collect(t.Context(), job, 1, score.Best{}); n != 2 || err != nil {
 			t.Errorf("%d are deleted (%v)", n, err)
 		}
 		for _, gone := range []storage.Place{begun, where} {
@@ -167,7 +168,7 @@ func TestSeveralPutAtOnce(t *testing.T) {
 			}
 			if random.IntN(2) == 0 {
 				group.Go(func() error {
-					_, err := s.Collect(t.Context(), job, 1)
+					_, err := s.Collect(t.Context(), job, 1, score.Best{})
 					return err
 				})
 			}

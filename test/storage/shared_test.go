@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 )
 
 // Jobs that share a prefix, also two of the same name made one after the other, and also when both are there at once: each saves,
@@ -34,7 +35,7 @@ func TestJobsOnOnePrefix(t *testing.T) {
 					if err := s.Save(t.Context(), where, fileOf(where, content(i, step))); err != nil {
 						t.Error(err)
 					}
-					if _, err := s.Collect(t.Context(), jobs[i], 1); err != nil {
+					if _, err := s.Collect(t.Context(), jobs[i], 1, score.Best{}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -85,7 +86,7 @@ func TestClocksThatJump(t *testing.T) {
 	if found := find(t, s, "team/llama"); len(found) != 4 || found[0] != place(1, 3) || found[1] != place(1, 2) || found[2] != place(1, 1) {
 		t.Errorf("found are %v", found)
 	}
-	if _, err := s.Collect(t.Context(), job, 2); err != nil {
+	if _, err := s.Collect(t.Context(), job, 2, score.Best{}); err != nil {
 		t.Fatal(err)
 	}
 	if found := find(t, s, "team/llama"); len(found) != 3 || found[0] != place(1, 3) || found[1] != place(1, 2) || found[2] != place(1, 0) {

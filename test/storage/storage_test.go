@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 )
 
 var job = storage.Job{Namespace: "team", Name: "llama", UID: "8f0e9f52-8c4c-4d62-9a39-0d6c6c1f6f55"}
@@ -149,7 +152,7 @@ func TestCollectKeepsWhatIsNeeded(t *testing.T) {
 		copyFolder(t, filepath.Join(root, place(2, 8).Path(), "data"), filepath.Join(root, unfinished, "data"))
 		begun := place(4, 14).Path()
 		copyFolder(t, filepath.Join(root, place(3, 13).Path(), "data"), filepath.Join(root, begun, "data"))
-		if _, err := s.Collect(t.Context(), job, 2); err != nil {
+		if _, err := s.Collect(t.Context(), job, 2, score.Best{}); err != nil {
 			t.Fatal(err)
 		}
 		if found := find(t, s, "team/llama"); len(found) != 3 || found[0] != place(3, 13) || found[1] != place(2, 12) || found[2] != place(1, 10) {
@@ -166,11 +169,91 @@ func TestCollectKeepsWhatIsNeeded(t *testing.T) {
 		if err := read.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if n, err := s.Collect(t.Context(), job, 2); n != 1 || err != nil {
+		if n, err := s.Collect(t.Context(), job, 2, score.Best{}); n != 1 || err != nil {
 			t.Errorf("once it is read to the end, %d are deleted (%v)", n, err)
 		}
 		if err := s.Save(t.Context(), place(1, 20), fileOf(place(1, 20), state(20, 1000))); !errors.Is(err, storage.ErrDropped) {
 			t.Errorf("an older one than the newest was saved again: %v", err)
+		}
+	})
+}
+
+// The best by their scores stay beside the newest, whatever else does, and of equals the newest.
+func TestCollectKeepsTheBest(t *testing.T) {
+	onEach(t, func(t *testing.T, s *storage.Storage, root string) {
+		highest, lowest := score.Best{Metric: "accuracy", Keep: 2}, score.Best{Metric: "loss", Lowest: true, Keep: 1}
+		for step, accuracy := range map[uint64]float64{1: 0.5, 2: 1e-7, 3: 0.9, 4: 0.9, 5: -3e30, 8: 0.2} {
+			if err := s.Score(t.Context(), place(1, step), "accuracy", accuracy); err != nil { // before it is there
+				t.Fatal(err)
+			}
+		}
+		for step := uint64(1); step <= 8; step++ {
+			save(t, s, place(1, step), state(step, 1000))
+		}
+		for step, loss := range map[uint64]float64{2: 0.25, 3: 1.5e9} {
+			for range 2 { // and once more changes nothing
+				if err := s.Score(t.Context(), place(1, step), "loss", loss); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		left := func(keep int, best score.Best) (steps []uint64) {
+			if _, err := s.Collect(t.Context(), job, keep, best); err != nil {
+				t.Fatal(err)
+			}
+			for _, where := range find(t, s, "team/llama") {
+				steps = append(steps, where.Step)
+			}
+			return steps
+		}
+		remove(t, filepath.Join(root, place(1, 4).Path(), "data", files(t, filepath.Join(root, place(1, 4).Path(), "data"))[0]))
+		// That one is not whole has nobody delete it as long as it is not old.
+		if got := left(5, highest); !slices.Equal(got, []uint64{8, 7, 6, 5, 4, 3, 1}) {
+			t.Errorf("%v are left of 8: the newest 5 whole ones, and the best 2, of which one is not among them, were to be", got)
+		}
+		if got := left(2, highest); !slices.Equal(got, []uint64{8, 7, 3, 1}) {
+			t.Errorf("%v are left: the newest 2, and the best 2, were to be", got)
+		}
+		if got := left(1, lowest); !slices.Equal(got, []uint64{8, 3}) {
+			t.Errorf("%v are left: the newest, and the one with the lowest loss, were to be", got)
+		}
+		if got := left(1, score.Best{}); !slices.Equal(got, []uint64{8}) {
+			t.Errorf("%v are left: the newest was to be", got)
+		}
+		if there := files(t, filepath.Join(root, place(1, 3).Path())); len(there) > 0 {
+			t.Errorf("of one that was deleted there is %v", there)
+		}
+		for _, bad := range []struct {
+			metric string
+			value  float64
+		}{{"", 1}, {"a/b", 1}, {strings.Repeat("a", 33), 1}, {"a", math.NaN()}, {"a", math.Inf(-1)}} {
+			if err := s.Score(t.Context(), place(1, 8), bad.metric, bad.value); !errors.Is(err, storage.ErrRefused) {
+				t.Errorf("the score %v was taken: %v", bad, err)
+			}
+		}
+	})
+}
+
+// What bad names are put there by somebody does no harm.
+func TestScoresThatAreNone(t *testing.T) {
+	onEach(t, func(t *testing.T, s *storage.Storage, root string) {
+		for step := range uint64(3) {
+			save(t, s, place(1, step), state(step, 1000))
+		}
+		folder := filepath.Join(root, place(1, 0).Path(), "scores")
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"accuracy", "_1", "accuracy_", "accuracy_NaN", "accuracy_Inf", "accuracy_1e999", "accuracy_0x1p4", "accuracy_01", "accuracy_1_000"} {
+			if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.Collect(t.Context(), job, 1, score.Best{Metric: "accuracy", Keep: 16}); err != nil {
+			t.Fatal(err)
+		}
+		if found := find(t, s, "team/llama"); len(found) != 1 || found[0] != place(1, 2) {
+			t.Errorf("%v is left, and none but the newest has a score", found)
 		}
 	})
 }
@@ -211,7 +294,7 @@ func TestDamageIsRefused(t *testing.T) {
 		if got, err := load(t, s, place(1, 0)); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("the one before them cannot be read: %v", err)
 		}
-		if _, err := s.Collect(t.Context(), job, 1); err != nil {
+		if _, err := s.Collect(t.Context(), job, 1, score.Best{}); err != nil {
 			t.Error(err)
 		}
 		if _, err := s.Read(t.Context(), place(1, 5)); err != nil {

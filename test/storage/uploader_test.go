@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/uploader"
 	"github.com/concertina-dev/concertina/internal/uploader/server"
 	"github.com/concertina-dev/concertina/test/storage/faulty"
@@ -40,7 +41,7 @@ func TestNobodyGoesBackFurtherThanItMust(t *testing.T) {
 
 	socket := filepath.Join(t.TempDir(), "socket")
 	through := open(t, url(front.Listener.Addr().String(), ""))
-	listening, err := server.Listen(socket, server.New(through.WithPatience(0), job, 2, "", t.Logf))
+	listening, err := server.Listen(socket, server.New(through.WithPatience(0), job, 2, "", score.Best{}, t.Logf))
 	if err != nil {
 		t.Fatal(err)
 	}

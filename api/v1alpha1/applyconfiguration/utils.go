@@ -18,6 +18,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 	// Group=training.concertina.dev, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithKind("AvoidedNode"):
 		return &apiv1alpha1.AvoidedNodeApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("BestCheckpoint"):
+		return &apiv1alpha1.BestCheckpointApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("BestSpec"):
+		return &apiv1alpha1.BestSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CheckpointSpec"):
 		return &apiv1alpha1.CheckpointSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CheckpointStatus"):

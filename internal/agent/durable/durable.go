@@ -25,12 +25,22 @@ type Save struct {
 	Put, Manifest []checkpoint.Snapshot
 	// Rate is how many bytes may be uploaded in a second, 0 for all that is possible.
 	Rate uint64
+	// Score is put beside it, before it is complete; nil for none. With Durable it is complete, and lacks only that.
+	Score   *float64
+	Durable bool
 }
 
 // Saved is the newest snapshot that this worker has made durable, and where it is.
 type Saved struct {
 	Snapshot checkpoint.Snapshot
 	Path     string
+	// Score is what was put beside it; nil for nothing.
+	Score *float64
+}
+
+// has says whether it is of a snapshot, and has the score that is to lie there.
+func (s *Saved) has(of checkpoint.Snapshot, score *float64) bool {
+	return s != nil && s.Snapshot == of && (score == nil || s.Score != nil && *s.Score == *score)
 }
 
 // Restore asks for the newest checkpoint below a path of the storage; of this job when it is empty. A number is
@@ -304,7 +314,7 @@ func (k *Keeper) done(save *Save) bool {
 	if len(save.Put) > 0 && len(save.Manifest) == 0 {
 		return len(k.left(save)) == 0
 	}
-	return k.state.Saved != nil && k.state.Saved.Snapshot == save.Snapshot
+	return k.state.Saved.has(save.Snapshot, save.Score)
 }
 
 // left are the parts that are still to be put.
@@ -324,7 +334,7 @@ func (k *Keeper) saveAll() {
 		}
 		order := *k.wanted
 		k.mu.Unlock()
-		path, err := k.carryOut(order)
+		path, err := k.carryOut(&order)
 		k.mu.Lock()
 		if err != nil && (k.wanted == nil || k.wanted.Snapshot != order.Snapshot || errors.Is(err, errUnwanted)) {
 			k.mu.Unlock()
@@ -336,7 +346,7 @@ func (k *Keeper) saveAll() {
 			k.state.Failure, pause = "", k.pauses.First
 		}
 		if path != "" {
-			k.state.Saved = &Saved{order.Snapshot, path}
+			k.state.Saved = &Saved{order.Snapshot, path, order.Score}
 		}
 		k.mu.Unlock()
 		k.changed()
@@ -348,8 +358,38 @@ func (k *Keeper) saveAll() {
 	}
 }
 
-// carryOut does what an order asks for. The path is empty as long as that is not all of the checkpoint.
-func (k *Keeper) carryOut(order Save) (path string, err error) {
+// carryOut does what an order asks for. The path is empty as long as that is not all of the checkpoint. A score that the storage
+// refuses for good is taken out of the order: a checkpoint without it is better than none.
+func (k *Keeper) carryOut(order *Save) (path string, err error) {
+	// The score comes before the manifest: one that is killed between the two leaves no checkpoint whose score nobody knows.
+	if order.Score != nil {
+		path, err = k.score(order)
+		k.mu.Lock()
+		there := order.Durable || k.state.Saved.has(order.Snapshot, nil)
+		k.mu.Unlock()
+		if there || errors.Is(err, uploader.ErrPassing) {
+			return path, err
+		}
+		if err != nil {
+			k.note("checkpoint of step %d has no score: %v", order.Snapshot.Step, err)
+			order.Score = nil
+		}
+	}
+	return k.upload(*order)
+}
+
+// score puts the score of a snapshot into the storage.
+func (k *Keeper) score(order *Save) (path string, err error) {
+	request := uploader.Request{Ask: uploader.AskScore, Snapshot: uploader.SnapshotOf(order.Snapshot), Score: order.Score}
+	answer, err := k.ask(order.Snapshot, request)
+	if err != nil {
+		return "", err
+	}
+	return answer.Path, nil
+}
+
+// upload does all of an order but for the score.
+func (k *Keeper) upload(order Save) (path string, err error) {
 	if len(order.Put) == 0 && len(order.Manifest) == 0 {
 		return k.save(order)
 	}

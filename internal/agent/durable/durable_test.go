@@ -20,6 +20,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/uploader"
 	"github.com/concertina-dev/concertina/internal/uploader/server"
@@ -59,12 +60,18 @@ func newWorker(t *testing.T) *worker {
 // upload starts the worker's uploader.
 func (w *worker) upload(t *testing.T, kept string, attempt int32) {
 	t.Helper()
+	w.uploadBest(t, kept, attempt, score.Best{})
+}
+
+// uploadBest is upload for a job that keeps its best checkpoints.
+func (w *worker) uploadBest(t *testing.T, kept string, attempt int32, best score.Best) {
+	t.Helper()
 	s, err := storage.Open(t.Context(), "file://"+kept)
 	if err != nil {
 		t.Fatal(err)
 	}
 	job := storage.Job{Namespace: "team", Name: "llama", UID: "uid"}
-	listening, err := server.Listen(w.socket, server.New(s, job, attempt, "team/other", t.Logf))
+	listening, err := server.Listen(w.socket, server.New(s, job, attempt, "team/other", best, t.Logf))
 	if err != nil {
 		t.Fatal(err)
 	}

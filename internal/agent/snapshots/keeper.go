@@ -200,6 +200,13 @@ func (k *Keeper) Rely(on checkpoint.ID) {
 	}
 }
 
+// Scored says which state is to be made durable since it was evaluated well, so that it is kept; the zero value for none.
+func (k *Keeper) Scored(of checkpoint.ID) {
+	if k.store != nil {
+		k.store.Scored(of)
+	}
+}
+
 // Open opens a file that is held.
 func (k *Keeper) Open(id checkpoint.ID) (*os.File, error) {
 	path := k.Path(id)

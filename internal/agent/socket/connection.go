@@ -203,6 +203,8 @@ func (c *connection) take(message any) error {
 				s.state.Metrics = maps.Clone(message.Metrics)
 			}
 		})
+	case wire.Score:
+		err = c.score(message)
 	case wire.Stopped:
 		return errors.New("only a launcher says stopped, about the processes that it has started")
 	case wire.Fault:
@@ -245,7 +247,8 @@ func (c *connection) hello(hello wire.Hello) error {
 		Type: wire.TypeWelcome, Protocol: wire.Protocol,
 		Namespace: s.identity.Namespace, Job: s.identity.Job, Attempt: s.identity.Attempt,
 		Slot: c.slot, Slots: s.identity.Slots,
-		Snapshots: s.identity.Snapshots, Interval: s.identity.Interval, Leaves: hello.Leaves, Sharded: hello.Sharded, Local: hello.Local, FDs: 1,
+		Snapshots: s.identity.Snapshots, Interval: s.identity.Interval, Leaves: hello.Leaves, Sharded: hello.Sharded, Local: hello.Local,
+		Best: s.identity.Best, FDs: 1,
 	}, page)
 	return nil
 }

@@ -24,6 +24,8 @@ type Identity struct {
 	Slots int
 	// Snapshots is the folder for snapshots, empty for none; Interval how often to take one.
 	Snapshots, Interval string
+	// Best is the metric by which the job keeps its best checkpoints; empty for none.
+	Best string
 	// Restarts is true when programs are started anew in each world.
 	Restarts bool
 	// Launcher is true when the program starts the processes itself, and may speak to the agent as well.
@@ -114,7 +116,9 @@ type Server struct {
 	listener *net.UnixListener
 	serving  sync.WaitGroup
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// scores are what processes have said of states that were evaluated, oldest first, at most mostScores.
+	scores []Score
 	page   *gate.Page
 	term   uint64
 	slots  []slot

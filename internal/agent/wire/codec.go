@@ -11,7 +11,7 @@ import (
 )
 
 // FromProgram decodes a message of a program into one of Hello, Join, Parked, Want, Snapshot, Aborted,
-// Fault, Finished, Left, Stopped and Progress. Errors are written for the author of the program.
+// Fault, Finished, Left, Stopped, Progress and Score. Errors are written for the author of the program.
 func FromProgram(line []byte) (any, error) {
 	kind, err := typeOf(line)
 	if err != nil {
@@ -40,8 +40,10 @@ func FromProgram(line []byte) (any, error) {
 		return decode(line, Left.check)
 	case TypeProgress:
 		return decode(line, Progress.check)
+	case TypeScore:
+		return decode(line, Score.check)
 	default:
-		return nil, fmt.Errorf("a program sends hello, join, parked, want, snapshot, aborted, fault, finished, left, stopped or progress, not type %.40q", kind)
+		return nil, fmt.Errorf("a program sends hello, join, parked, want, snapshot, aborted, fault, finished, left, stopped, progress or score, not type %.40q", kind)
 	}
 }
 
@@ -163,6 +165,13 @@ func (w Want) checkRanges() error {
 		}
 	}
 	return nil
+}
+
+func (s Score) check() error {
+	if (s.Value == nil) == (s.Error == "") {
+		return errors.New("score has either a value or an error")
+	}
+	return checkCount("step", s.Step)
 }
 
 func (f Fault) check() error    { return checkCount("step", f.Step) }

@@ -49,6 +49,7 @@ const (
 	TypeStop     = "stop"
 	TypeStopped  = "stopped"
 	TypeProgress = "progress"
+	TypeScore    = "score"
 	TypeWant     = "want"
 	TypeHad      = "had"
 	TypeError    = "error"
@@ -94,7 +95,10 @@ type Welcome struct {
 	Sharded bool `json:"sharded,omitempty"`
 	// Local is true when Hello said so, and this agent knows what it means.
 	Local bool `json:"local,omitempty"`
-	FDs   int  `json:"fds"`
+	// Best is the metric of which the process of rank 0 says with Score what an evaluation has found, and a snapshot is taken of each
+	// state that is evaluated; empty where the job keeps no best checkpoints.
+	Best string `json:"best,omitempty"`
+	FDs  int    `json:"fds"`
 }
 
 // Join says that the process is ready for a world and is in none.
@@ -260,6 +264,15 @@ type Progress struct {
 	Type       string             `json:"type"`
 	TotalSteps uint64             `json:"totalSteps,omitempty"`
 	Metrics    map[string]float64 `json:"metrics,omitempty"`
+}
+
+// Score says how good the state after Step is, by the metric of Welcome, or, in Error, why that is not known. The snapshot of that state
+// was taken before it was evaluated.
+type Score struct {
+	Type  string   `json:"type"`
+	Step  uint64   `json:"step"`
+	Value *float64 `json:"value,omitempty"`
+	Error string   `json:"error,omitempty"`
 }
 
 // Fault is an exception that has ended the training function, with Step steps done; Clean as in Aborted.

@@ -5,16 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/score"
 )
 
 // holdLasts is how long a hold counts: a reader that was killed leaves it behind. Both times that it is compared with
 // are the storage's.
 const holdLasts = 24 * time.Hour
 
-// Collect deletes checkpoints of a job: complete ones beyond the newest keep (at least 1), and older ones than the
-// newest complete one that are not complete. It touches neither what is newer than that nor what is being read.
+// Collect deletes checkpoints of a job: complete ones beyond the newest keep (at least 1) that are not among the best, and older
+// ones than the newest complete one that are not complete. It touches neither what is newer than that nor what is being read.
 // It returns how many it deleted. Errors leave what is left to the next call.
-func (s *Storage) Collect(ctx context.Context, job Job, keep int) (deleted int, err error) {
+func (s *Storage) Collect(ctx context.Context, job Job, keep int, best score.Best) (deleted int, err error) {
 	if err := job.check(); err != nil {
 		return 0, err
 	}
@@ -22,9 +24,12 @@ func (s *Storage) Collect(ctx context.Context, job Job, keep int) (deleted int, 
 	if err != nil {
 		return 0, err
 	}
-	complete := 0
+	complete, stay := 0, s.best(ctx, all, best)
 	for _, c := range all {
 		if complete >= max(keep, 1) || complete > 0 && !c.readable() {
+			if stay[c.place] {
+				continue
+			}
 			gone, failed := s.drop(ctx, c.place)
 			if gone {
 				deleted++
@@ -90,6 +95,11 @@ func (s *Storage) delete(ctx context.Context, c *contents) error {
 	}
 	for name := range c.data {
 		if err := s.remove(ctx, c.place.data(name)); err != nil {
+			return err
+		}
+	}
+	for score := range c.scores {
+		if err := s.remove(ctx, c.place.score(score)); err != nil {
 			return err
 		}
 	}

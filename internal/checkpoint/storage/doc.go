@@ -6,6 +6,7 @@
 //	NAMESPACE/NAME/UID/attempt-A/ROUND-STEP/manifest.json
 //	                                       /data/SHA256     pieces of at most 8 MiB, named by what is in them
 //	                                       /parts/KEY_HASH  a part was put: which pieces it is made of
+//	                                       /scores/METRIC_VALUE  how good it is, as an evaluation says
 //	                                       /holds/READER    somebody reads it
 //	                                       /doomed/DELETER  somebody is about to delete it
 //

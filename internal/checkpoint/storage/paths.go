@@ -19,6 +19,7 @@ const (
 	holdsName    = "holds"
 	doomedName   = "doomed"
 	partsName    = "parts"
+	scoresName   = "scores"
 )
 
 // Place is where one checkpoint of a job is, or will be.
@@ -36,6 +37,7 @@ func (p Place) Path() string {
 func (p Place) manifest() string             { return p.Path() + "/" + manifestName }
 func (p Place) data(name string) string      { return p.Path() + "/" + dataName + "/" + name }
 func (p Place) hold(reader string) string    { return p.Path() + "/" + holdsName + "/" + reader }
+func (p Place) score(name string) string     { return p.Path() + "/" + scoresName + "/" + name }
 func (p Place) doomed(deleter string) string { return p.Path() + "/" + doomedName + "/" + deleter }
 
 func (j Job) path() string { return path.Join(j.Namespace, j.Name, j.UID) }

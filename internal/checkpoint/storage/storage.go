@@ -83,8 +83,8 @@ type contents struct {
 	// data has the sizes of the pieces by name; holds and doomed the times of the holds and of the marks.
 	data          map[string]int64
 	holds, doomed map[string]time.Time
-	// records are the names of those of parts that were put.
-	records map[string]bool
+	// records are the names of those of parts that were put, scores those of its scores.
+	records, scores map[string]bool
 }
 
 // look lists what is below a path: all checkpoints there, newest first.
@@ -95,7 +95,7 @@ func (s *Storage) look(ctx context.Context, path string) ([]*contents, error) {
 			if place, rest, ok := parsePlace(o.Key); ok {
 				if found[place] == nil {
 					found[place] = &contents{
-						place: place, data: map[string]int64{}, records: map[string]bool{},
+						place: place, data: map[string]int64{}, records: map[string]bool{}, scores: map[string]bool{},
 						holds: map[string]time.Time{}, doomed: map[string]time.Time{},
 					}
 				}
@@ -126,6 +126,8 @@ func (c *contents) add(name string, o object) {
 		c.data[strings.TrimPrefix(name, dataName+"/")] = o.Bytes
 	case strings.HasPrefix(name, partsName+"/"):
 		c.records[strings.TrimPrefix(name, partsName+"/")] = true
+	case strings.HasPrefix(name, scoresName+"/"):
+		c.scores[strings.TrimPrefix(name, scoresName+"/")] = true
 	case strings.HasPrefix(name, holdsName+"/"):
 		c.holds[strings.TrimPrefix(name, holdsName+"/")] = o.Changed
 	}

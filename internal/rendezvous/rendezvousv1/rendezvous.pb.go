@@ -247,7 +247,10 @@ type Report struct {
 	// they have spoken to it, and by agents that cannot tell them to.
 	HandsOver bool `protobuf:"varint,35,opt,name=hands_over,json=handsOver,proto3" json:"hands_over,omitempty"`
 	// World.handover of round.
-	Handover      bool `protobuf:"varint,36,opt,name=handover,proto3" json:"handover,omitempty"`
+	Handover bool `protobuf:"varint,36,opt,name=handover,proto3" json:"handover,omitempty"`
+	// What the programs of this worker have said of states that were evaluated: the newest, oldest first, at most 8. Unset where the job
+	// keeps no best checkpoints, and by agents that know no scores.
+	Scores        []*Score `protobuf:"bytes,37,rep,name=scores,proto3" json:"scores,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -513,6 +516,85 @@ func (x *Report) GetHandover() bool {
 	return false
 }
 
+func (x *Report) GetScores() []*Score {
+	if x != nil {
+		return x.Scores
+	}
+	return nil
+}
+
+// Score is what an evaluation says of a state.
+type Score struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The state, as in Snapshot.
+	Round uint64 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
+	Step  uint64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// How good it is, by the metric that the job names; finite. Unset where error says why there is none.
+	Value *float64 `protobuf:"fixed64,3,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	// In words: at most 1 KiB.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Score) Reset() {
+	*x = Score{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Score) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Score) ProtoMessage() {}
+
+func (x *Score) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Score.ProtoReflect.Descriptor instead.
+func (*Score) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Score) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *Score) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Score) GetValue() float64 {
+	if x != nil && x.Value != nil {
+		return *x.Value
+	}
+	return 0
+}
+
+func (x *Score) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // Uncopied is why copies of a state could not be had.
 type Uncopied struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -527,7 +609,7 @@ type Uncopied struct {
 
 func (x *Uncopied) Reset() {
 	*x = Uncopied{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +621,7 @@ func (x *Uncopied) String() string {
 func (*Uncopied) ProtoMessage() {}
 
 func (x *Uncopied) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +634,7 @@ func (x *Uncopied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Uncopied.ProtoReflect.Descriptor instead.
 func (*Uncopied) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Uncopied) GetRound() uint64 {
@@ -593,7 +675,7 @@ type StateSize struct {
 
 func (x *StateSize) Reset() {
 	*x = StateSize{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +687,7 @@ func (x *StateSize) String() string {
 func (*StateSize) ProtoMessage() {}
 
 func (x *StateSize) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +700,7 @@ func (x *StateSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateSize.ProtoReflect.Descriptor instead.
 func (*StateSize) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *StateSize) GetState() uint64 {
@@ -664,7 +746,7 @@ type Unreached struct {
 
 func (x *Unreached) Reset() {
 	*x = Unreached{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +758,7 @@ func (x *Unreached) String() string {
 func (*Unreached) ProtoMessage() {}
 
 func (x *Unreached) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +771,7 @@ func (x *Unreached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unreached.ProtoReflect.Descriptor instead.
 func (*Unreached) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Unreached) GetAddress() string {
@@ -737,7 +819,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +831,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +844,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Failure) GetRound() uint64 {
@@ -798,14 +880,16 @@ type Durable struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Snapshot *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// Below the URL of the storage.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// The score that lies with it there; unset for none.
+	Score         *float64 `protobuf:"fixed64,3,opt,name=score,proto3,oneof" json:"score,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Durable) Reset() {
 	*x = Durable{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +901,7 @@ func (x *Durable) String() string {
 func (*Durable) ProtoMessage() {}
 
 func (x *Durable) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +914,7 @@ func (x *Durable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Durable.ProtoReflect.Descriptor instead.
 func (*Durable) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Durable) GetSnapshot() *Snapshot {
@@ -845,6 +929,13 @@ func (x *Durable) GetPath() string {
 		return x.Path
 	}
 	return ""
+}
+
+func (x *Durable) GetScore() float64 {
+	if x != nil && x.Score != nil {
+		return *x.Score
+	}
+	return 0
 }
 
 // Restored is what has come of a restore.
@@ -869,7 +960,7 @@ type Restored struct {
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +972,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +985,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Restored) GetNumber() uint64 {
@@ -959,7 +1050,7 @@ type Probed struct {
 
 func (x *Probed) Reset() {
 	*x = Probed{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1062,7 @@ func (x *Probed) String() string {
 func (*Probed) ProtoMessage() {}
 
 func (x *Probed) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1075,7 @@ func (x *Probed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probed.ProtoReflect.Descriptor instead.
 func (*Probed) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Probed) GetNumber() uint64 {
@@ -1032,7 +1123,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1135,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1148,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Snapshot) GetRound() uint64 {
@@ -1108,7 +1199,7 @@ type Staging struct {
 
 func (x *Staging) Reset() {
 	*x = Staging{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1211,7 @@ func (x *Staging) String() string {
 func (*Staging) ProtoMessage() {}
 
 func (x *Staging) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1224,7 @@ func (x *Staging) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Staging.ProtoReflect.Descriptor instead.
 func (*Staging) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Staging) GetOf() uint32 {
@@ -1178,7 +1269,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1281,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1294,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1334,7 +1425,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1437,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1450,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Process) GetPhase() Phase {
@@ -1491,7 +1582,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1594,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1607,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Metric) GetName() string {
@@ -1543,7 +1634,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1646,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1659,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Fault) GetStep() uint64 {
@@ -1595,7 +1686,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1698,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1711,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1689,14 +1780,17 @@ type Directive struct {
 	Relied *Snapshot `protobuf:"bytes,26,opt,name=relied,proto3" json:"relied,omitempty"`
 	// Of this state copies are being made of the shards that one worker has alone, behind the training: keep what is here of it,
 	// and get these parts. Unset when there are none to be made.
-	Copies        *Prefetch `protobuf:"bytes,27,opt,name=copies,proto3" json:"copies,omitempty"`
+	Copies *Prefetch `protobuf:"bytes,27,opt,name=copies,proto3" json:"copies,omitempty"`
+	// The state that is to be made durable since it was evaluated well, now or next: it is kept until another one is named, or none. Round
+	// and step only.
+	Scored        *Snapshot `protobuf:"bytes,28,opt,name=scored,proto3" json:"scored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1802,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1815,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{15}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Directive) GetTerm() uint64 {
@@ -1871,6 +1965,13 @@ func (x *Directive) GetCopies() *Prefetch {
 	return nil
 }
 
+func (x *Directive) GetScored() *Snapshot {
+	if x != nil {
+		return x.Scored
+	}
+	return nil
+}
+
 // Upload asks for a snapshot to be made durable.
 type Upload struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1887,14 +1988,18 @@ type Upload struct {
 	Manifest []*Snapshot `protobuf:"bytes,6,rep,name=manifest,proto3" json:"manifest,omitempty"`
 	// How many bytes of pieces this worker may send in a second; 0 for all that it can. It counts from now on, also for what is
 	// under way.
-	Rate          uint64 `protobuf:"varint,7,opt,name=rate,proto3" json:"rate,omitempty"`
+	Rate uint64 `protobuf:"varint,7,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Put this score beside it, before it is complete; unset for none, and for who puts parts alone.
+	Score *float64 `protobuf:"fixed64,8,opt,name=score,proto3,oneof" json:"score,omitempty"`
+	// It is durable: only its score is missing there.
+	Durable       bool `protobuf:"varint,9,opt,name=durable,proto3" json:"durable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Upload) Reset() {
 	*x = Upload{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2011,7 @@ func (x *Upload) String() string {
 func (*Upload) ProtoMessage() {}
 
 func (x *Upload) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2024,7 @@ func (x *Upload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Upload.ProtoReflect.Descriptor instead.
 func (*Upload) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{16}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Upload) GetSnapshot() *Snapshot {
@@ -1971,6 +2076,20 @@ func (x *Upload) GetRate() uint64 {
 	return 0
 }
 
+func (x *Upload) GetScore() float64 {
+	if x != nil && x.Score != nil {
+		return *x.Score
+	}
+	return 0
+}
+
+func (x *Upload) GetDurable() bool {
+	if x != nil {
+		return x.Durable
+	}
+	return false
+}
+
 // Restore asks for the newest checkpoint that there is.
 type Restore struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1990,7 +2109,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2121,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2134,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{17}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Restore) GetNumber() uint64 {
@@ -2069,7 +2188,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2200,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2213,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{18}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Probe) GetNumber() uint64 {
@@ -2140,7 +2259,7 @@ type Prefetch struct {
 
 func (x *Prefetch) Reset() {
 	*x = Prefetch{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2271,7 @@ func (x *Prefetch) String() string {
 func (*Prefetch) ProtoMessage() {}
 
 func (x *Prefetch) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2284,7 @@ func (x *Prefetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefetch.ProtoReflect.Descriptor instead.
 func (*Prefetch) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{19}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Prefetch) GetSnapshot() *Snapshot {
@@ -2211,7 +2330,7 @@ type Barrier struct {
 
 func (x *Barrier) Reset() {
 	*x = Barrier{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2342,7 @@ func (x *Barrier) String() string {
 func (*Barrier) ProtoMessage() {}
 
 func (x *Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2355,7 @@ func (x *Barrier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
 func (*Barrier) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{20}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Barrier) GetAttempt() uint64 {
@@ -2279,7 +2398,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[21]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2291,7 +2410,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[21]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2304,7 +2423,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{21}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Abort) GetReason() string {
@@ -2375,7 +2494,7 @@ type World struct {
 
 func (x *World) Reset() {
 	*x = World{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[22]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2387,7 +2506,7 @@ func (x *World) String() string {
 func (*World) ProtoMessage() {}
 
 func (x *World) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[22]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2400,7 +2519,7 @@ func (x *World) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use World.ProtoReflect.Descriptor instead.
 func (*World) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{22}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *World) GetMembersDigest() string {
@@ -2533,7 +2652,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[23]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2664,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[23]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2677,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{23}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Holder) GetAddress() string {
@@ -2600,8 +2719,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xc9\n" +
-	"\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x82\v\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -2642,8 +2760,15 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\bsupplied\x18\" \x01(\bR\bsupplied\x12\x1d\n" +
 	"\n" +
 	"hands_over\x18# \x01(\bR\thandsOver\x12\x1a\n" +
-	"\bhandover\x18$ \x01(\bR\bhandoverB\x0e\n" +
-	"\f_pause_nanos\"J\n" +
+	"\bhandover\x18$ \x01(\bR\bhandover\x127\n" +
+	"\x06scores\x18% \x03(\v2\x1f.concertina.rendezvous.v1.ScoreR\x06scoresB\x0e\n" +
+	"\f_pause_nanos\"l\n" +
+	"\x05Score\x12\x14\n" +
+	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x19\n" +
+	"\x05value\x18\x03 \x01(\x01H\x00R\x05value\x88\x01\x01\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05errorB\b\n" +
+	"\x06_value\"J\n" +
 	"\bUncopied\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
@@ -2662,10 +2787,12 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
-	"\x06killed\x18\x04 \x01(\bR\x06killed\"]\n" +
+	"\x06killed\x18\x04 \x01(\bR\x06killed\"\x82\x01\n" +
 	"\aDurable\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"\x94\x02\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\x05score\x18\x03 \x01(\x01H\x00R\x05score\x88\x01\x01B\b\n" +
+	"\x06_score\"\x94\x02\n" +
 	"\bRestored\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12>\n" +
 	"\bsnapshot\x18\x02 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
@@ -2730,7 +2857,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\x9e\a\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\xda\a\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -2755,8 +2882,9 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\brestarts\x18\x18 \x01(\x04H\x00R\brestarts\x88\x01\x01\x12;\n" +
 	"\astaging\x18\x19 \x01(\v2!.concertina.rendezvous.v1.StagingR\astaging\x12:\n" +
 	"\x06relied\x18\x1a \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06relied\x12:\n" +
-	"\x06copies\x18\x1b \x01(\v2\".concertina.rendezvous.v1.PrefetchR\x06copiesB\v\n" +
-	"\t_restartsJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\xdc\x02\n" +
+	"\x06copies\x18\x1b \x01(\v2\".concertina.rendezvous.v1.PrefetchR\x06copies\x12:\n" +
+	"\x06scored\x18\x1c \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06scoredB\v\n" +
+	"\t_restartsJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\x9b\x03\n" +
 	"\x06Upload\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
 	"\x04keep\x18\x02 \x01(\rR\x04keep\x128\n" +
@@ -2764,7 +2892,10 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\aholders\x18\x04 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x124\n" +
 	"\x03put\x18\x05 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x03put\x12>\n" +
 	"\bmanifest\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\bmanifest\x12\x12\n" +
-	"\x04rate\x18\a \x01(\x04R\x04rate\"\x9f\x01\n" +
+	"\x04rate\x18\a \x01(\x04R\x04rate\x12\x19\n" +
+	"\x05score\x18\b \x01(\x01H\x00R\x05score\x88\x01\x01\x12\x18\n" +
+	"\adurable\x18\t \x01(\bR\adurableB\b\n" +
+	"\x06_score\"\x9f\x01\n" +
 	"\aRestore\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
@@ -2849,86 +2980,89 @@ func file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP() []byte {
 }
 
 var file_concertina_rendezvous_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_concertina_rendezvous_v1_rendezvous_proto_goTypes = []any{
 	(Phase)(0),        // 0: concertina.rendezvous.v1.Phase
 	(Waiting)(0),      // 1: concertina.rendezvous.v1.Waiting
 	(*Report)(nil),    // 2: concertina.rendezvous.v1.Report
-	(*Uncopied)(nil),  // 3: concertina.rendezvous.v1.Uncopied
-	(*StateSize)(nil), // 4: concertina.rendezvous.v1.StateSize
-	(*Unreached)(nil), // 5: concertina.rendezvous.v1.Unreached
-	(*Failure)(nil),   // 6: concertina.rendezvous.v1.Failure
-	(*Durable)(nil),   // 7: concertina.rendezvous.v1.Durable
-	(*Restored)(nil),  // 8: concertina.rendezvous.v1.Restored
-	(*Probed)(nil),    // 9: concertina.rendezvous.v1.Probed
-	(*Snapshot)(nil),  // 10: concertina.rendezvous.v1.Snapshot
-	(*Staging)(nil),   // 11: concertina.rendezvous.v1.Staging
-	(*Hello)(nil),     // 12: concertina.rendezvous.v1.Hello
-	(*Process)(nil),   // 13: concertina.rendezvous.v1.Process
-	(*Metric)(nil),    // 14: concertina.rendezvous.v1.Metric
-	(*Fault)(nil),     // 15: concertina.rendezvous.v1.Fault
-	(*Exit)(nil),      // 16: concertina.rendezvous.v1.Exit
-	(*Directive)(nil), // 17: concertina.rendezvous.v1.Directive
-	(*Upload)(nil),    // 18: concertina.rendezvous.v1.Upload
-	(*Restore)(nil),   // 19: concertina.rendezvous.v1.Restore
-	(*Probe)(nil),     // 20: concertina.rendezvous.v1.Probe
-	(*Prefetch)(nil),  // 21: concertina.rendezvous.v1.Prefetch
-	(*Barrier)(nil),   // 22: concertina.rendezvous.v1.Barrier
-	(*Abort)(nil),     // 23: concertina.rendezvous.v1.Abort
-	(*World)(nil),     // 24: concertina.rendezvous.v1.World
-	(*Holder)(nil),    // 25: concertina.rendezvous.v1.Holder
+	(*Score)(nil),     // 3: concertina.rendezvous.v1.Score
+	(*Uncopied)(nil),  // 4: concertina.rendezvous.v1.Uncopied
+	(*StateSize)(nil), // 5: concertina.rendezvous.v1.StateSize
+	(*Unreached)(nil), // 6: concertina.rendezvous.v1.Unreached
+	(*Failure)(nil),   // 7: concertina.rendezvous.v1.Failure
+	(*Durable)(nil),   // 8: concertina.rendezvous.v1.Durable
+	(*Restored)(nil),  // 9: concertina.rendezvous.v1.Restored
+	(*Probed)(nil),    // 10: concertina.rendezvous.v1.Probed
+	(*Snapshot)(nil),  // 11: concertina.rendezvous.v1.Snapshot
+	(*Staging)(nil),   // 12: concertina.rendezvous.v1.Staging
+	(*Hello)(nil),     // 13: concertina.rendezvous.v1.Hello
+	(*Process)(nil),   // 14: concertina.rendezvous.v1.Process
+	(*Metric)(nil),    // 15: concertina.rendezvous.v1.Metric
+	(*Fault)(nil),     // 16: concertina.rendezvous.v1.Fault
+	(*Exit)(nil),      // 17: concertina.rendezvous.v1.Exit
+	(*Directive)(nil), // 18: concertina.rendezvous.v1.Directive
+	(*Upload)(nil),    // 19: concertina.rendezvous.v1.Upload
+	(*Restore)(nil),   // 20: concertina.rendezvous.v1.Restore
+	(*Probe)(nil),     // 21: concertina.rendezvous.v1.Probe
+	(*Prefetch)(nil),  // 22: concertina.rendezvous.v1.Prefetch
+	(*Barrier)(nil),   // 23: concertina.rendezvous.v1.Barrier
+	(*Abort)(nil),     // 24: concertina.rendezvous.v1.Abort
+	(*World)(nil),     // 25: concertina.rendezvous.v1.World
+	(*Holder)(nil),    // 26: concertina.rendezvous.v1.Holder
 }
 var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
-	12, // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
-	13, // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
-	10, // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
-	9,  // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
-	7,  // 4: concertina.rendezvous.v1.Report.durable:type_name -> concertina.rendezvous.v1.Durable
-	8,  // 5: concertina.rendezvous.v1.Report.restored:type_name -> concertina.rendezvous.v1.Restored
-	6,  // 6: concertina.rendezvous.v1.Report.failure:type_name -> concertina.rendezvous.v1.Failure
-	10, // 7: concertina.rendezvous.v1.Report.put:type_name -> concertina.rendezvous.v1.Snapshot
-	5,  // 8: concertina.rendezvous.v1.Report.unreached:type_name -> concertina.rendezvous.v1.Unreached
-	4,  // 9: concertina.rendezvous.v1.Report.state_size:type_name -> concertina.rendezvous.v1.StateSize
-	3,  // 10: concertina.rendezvous.v1.Report.uncopied:type_name -> concertina.rendezvous.v1.Uncopied
-	10, // 11: concertina.rendezvous.v1.Durable.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 12: concertina.rendezvous.v1.Restored.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 13: concertina.rendezvous.v1.Restored.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 14: concertina.rendezvous.v1.Restored.of:type_name -> concertina.rendezvous.v1.Snapshot
-	0,  // 15: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
-	14, // 16: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
-	15, // 17: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
-	16, // 18: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
-	1,  // 19: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
-	24, // 20: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
-	22, // 21: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
-	23, // 22: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
-	21, // 23: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
-	20, // 24: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
-	18, // 25: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
-	19, // 26: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
-	11, // 27: concertina.rendezvous.v1.Directive.staging:type_name -> concertina.rendezvous.v1.Staging
-	10, // 28: concertina.rendezvous.v1.Directive.relied:type_name -> concertina.rendezvous.v1.Snapshot
-	21, // 29: concertina.rendezvous.v1.Directive.copies:type_name -> concertina.rendezvous.v1.Prefetch
-	10, // 30: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 31: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 32: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
-	10, // 33: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 34: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 35: concertina.rendezvous.v1.Restore.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 36: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 37: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
-	10, // 38: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 39: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
-	10, // 40: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 41: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	11, // 42: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
-	10, // 43: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 44: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
-	45, // [45:45] is the sub-list for method output_type
-	45, // [45:45] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	13, // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
+	14, // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
+	11, // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
+	10, // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
+	8,  // 4: concertina.rendezvous.v1.Report.durable:type_name -> concertina.rendezvous.v1.Durable
+	9,  // 5: concertina.rendezvous.v1.Report.restored:type_name -> concertina.rendezvous.v1.Restored
+	7,  // 6: concertina.rendezvous.v1.Report.failure:type_name -> concertina.rendezvous.v1.Failure
+	11, // 7: concertina.rendezvous.v1.Report.put:type_name -> concertina.rendezvous.v1.Snapshot
+	6,  // 8: concertina.rendezvous.v1.Report.unreached:type_name -> concertina.rendezvous.v1.Unreached
+	5,  // 9: concertina.rendezvous.v1.Report.state_size:type_name -> concertina.rendezvous.v1.StateSize
+	4,  // 10: concertina.rendezvous.v1.Report.uncopied:type_name -> concertina.rendezvous.v1.Uncopied
+	3,  // 11: concertina.rendezvous.v1.Report.scores:type_name -> concertina.rendezvous.v1.Score
+	11, // 12: concertina.rendezvous.v1.Durable.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	11, // 13: concertina.rendezvous.v1.Restored.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	11, // 14: concertina.rendezvous.v1.Restored.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	11, // 15: concertina.rendezvous.v1.Restored.of:type_name -> concertina.rendezvous.v1.Snapshot
+	0,  // 16: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
+	15, // 17: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
+	16, // 18: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
+	17, // 19: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
+	1,  // 20: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
+	25, // 21: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
+	23, // 22: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
+	24, // 23: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
+	22, // 24: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
+	21, // 25: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
+	19, // 26: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
+	20, // 27: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
+	12, // 28: concertina.rendezvous.v1.Directive.staging:type_name -> concertina.rendezvous.v1.Staging
+	11, // 29: concertina.rendezvous.v1.Directive.relied:type_name -> concertina.rendezvous.v1.Snapshot
+	22, // 30: concertina.rendezvous.v1.Directive.copies:type_name -> concertina.rendezvous.v1.Prefetch
+	11, // 31: concertina.rendezvous.v1.Directive.scored:type_name -> concertina.rendezvous.v1.Snapshot
+	11, // 32: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	11, // 33: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	26, // 34: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
+	11, // 35: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
+	11, // 36: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
+	11, // 37: concertina.rendezvous.v1.Restore.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	11, // 38: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	26, // 39: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
+	11, // 40: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	26, // 41: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
+	11, // 42: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	26, // 43: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	12, // 44: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
+	11, // 45: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	26, // 46: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }
@@ -2937,15 +3071,18 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 		return
 	}
 	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[0].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc), len(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -147,7 +147,7 @@ func within(t *testing.T, j *job, s *session) {
 // shown fails when something that people are shown is no plain text, or too much of it.
 func shown(t *testing.T, observed rendezvous.Observation) {
 	t.Helper()
-	texts := []string{observed.Why, observed.Fatal}
+	texts := []string{observed.Why, observed.Fatal, observed.Missed}
 	for _, member := range observed.Members {
 		texts = append(texts, member.Fault)
 	}

@@ -198,6 +198,9 @@ func readLists(r *rendezvousv1.Report, read *rendezvous.Report) (refused *rendez
 	if refused = readStorage(r, read); refused != nil {
 		return refused
 	}
+	if refused = readScores(r, read); refused != nil {
+		return refused
+	}
 	for rank, p := range r.GetProcesses() {
 		one, why := readProcess(p)
 		if why != "" {
@@ -421,11 +424,15 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 		m.Upload = &rendezvousv1.Upload{
 			Snapshot: snapshotMessage(&u.Snapshot), Keep: uint32(u.Keep), Parts: partMessages(u.Parts), Holders: holderMessages(u.Holders),
 			Put: partMessages(u.Put), Manifest: partMessages(u.Manifest), Rate: u.Rate,
+			Score: u.Score, Durable: u.Durable,
 		}
 	}
 	m.Staging = stagingMessage(d.Staging)
 	if d.Relied != nil {
 		m.Relied = &rendezvousv1.Snapshot{Round: d.Relied.Round, Step: d.Relied.Step}
+	}
+	if d.Scored != nil {
+		m.Scored = &rendezvousv1.Snapshot{Round: d.Scored.Round, Step: d.Scored.Step}
 	}
 	if r := d.Restore; r != nil {
 		m.Restore = &rendezvousv1.Restore{Number: r.Number, Path: r.Path, Apart: r.Apart, Parts: partMessages(r.Parts), Without: r.Without}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
@@ -41,7 +42,7 @@ func FuzzAsk(f *testing.F) {
 			t.Fatal(err)
 		}
 		socket := filepath.Join(t.TempDir(), "socket")
-		server, err := Listen(socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: "uid"}, 1, "team/other", func(string, ...any) {}))
+		server, err := Listen(socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: "uid"}, 1, "team/other", score.Best{}, func(string, ...any) {}))
 		if err != nil {
 			t.Fatal(err)
 		}

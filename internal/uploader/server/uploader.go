@@ -14,6 +14,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
@@ -41,6 +42,8 @@ type Uploader struct {
 	attempt int32
 	// from is the other place that a checkpoint is restored from; empty for none.
 	from string
+	// best are the checkpoints that stay for their scores.
+	best score.Best
 	note func(format string, arguments ...any)
 	// saving is taken by who saves, tidying by who deletes.
 	saving  chan struct{}
@@ -50,9 +53,11 @@ type Uploader struct {
 }
 
 // New serves the attempt of a job, which may begin with a checkpoint of its own, or with one below from: every program of
-// the pod can ask, and what the credentials reach beyond that is other jobs'.
-func New(s *storage.Storage, job storage.Job, attempt int32, from string, note func(string, ...any)) *Uploader {
-	return &Uploader{storage: s, job: job, attempt: attempt, from: strings.Trim(from, "/"), note: note, saving: make(chan struct{}, 1)}
+// the pod can ask, and what the credentials reach beyond that is other jobs'. best are those that stay for their scores.
+func New(s *storage.Storage, job storage.Job, attempt int32, from string, best score.Best, note func(string, ...any)) *Uploader {
+	return &Uploader{
+		storage: s, job: job, attempt: attempt, from: strings.Trim(from, "/"), best: best, note: note, saving: make(chan struct{}, 1),
+	}
 }
 
 // Unopened answers every request with why the storage could not be opened.
@@ -69,6 +74,8 @@ func (u *Uploader) answer(ctx context.Context, request *uploader.Request, files 
 		err = u.storage.Check(ctx, u.job)
 	case request.Ask == uploader.AskFinish && request.Snapshot != nil:
 		answer.Path, err = u.finish(ctx, request)
+	case request.Ask == uploader.AskScore && request.Snapshot != nil && request.Score != nil:
+		answer.Path, err = u.score(ctx, request)
 	case len(files) == 0:
 		err = fmt.Errorf("%w: %.40q comes without a file", errAsked, request.Ask)
 	case request.Ask == uploader.AskSave && request.Snapshot != nil:
@@ -174,6 +181,19 @@ func (u *Uploader) finish(ctx context.Context, request *uploader.Request) (path 
 	return place.Path(), nil
 }
 
+// score puts the score of a snapshot beside it.
+func (u *Uploader) score(ctx context.Context, request *uploader.Request) (path string, err error) {
+	if u.best.Keep == 0 {
+		return "", fmt.Errorf("%w: a score, and spec.checkpoint.storage.best was not there when this worker was made", errAsked)
+	}
+	place := u.place(request.Snapshot)
+	if err := u.storage.Score(ctx, place, u.best.Metric, *request.Score); err != nil {
+		return "", err
+	}
+	u.note("checkpoint %s: %s is %s", place.Path(), u.best.Metric, score.Text(*request.Score))
+	return place.Path(), nil
+}
+
 // tidy deletes old checkpoints, when a new one is durable and its worker knows: there may be thousands of objects to
 // delete. What is not deleted now is with the next one.
 func (u *Uploader) tidy(ctx context.Context, keep int) {
@@ -181,7 +201,7 @@ func (u *Uploader) tidy(ctx context.Context, keep int) {
 		return
 	}
 	defer u.tidying.Unlock()
-	if deleted, err := u.storage.Collect(ctx, u.job, keep); err != nil {
+	if deleted, err := u.storage.Collect(ctx, u.job, keep, u.best); err != nil {
 		u.note("delete old checkpoints: %v", err)
 	} else if deleted > 0 {
 		u.note("%d old checkpoints are deleted", deleted)

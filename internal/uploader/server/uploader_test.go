@@ -18,6 +18,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
@@ -33,7 +34,7 @@ func podOf(t *testing.T, kept, uid string, attempt int32) *pod {
 		t.Fatal(err)
 	}
 	p := &pod{socket: filepath.Join(t.TempDir(), "of-its-own", "socket"), folder: t.TempDir()}
-	server, err := Listen(p.socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: uid}, attempt, "team/llama", t.Logf))
+	server, err := Listen(p.socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: uid}, attempt, "team/llama", score.Best{}, t.Logf))
 	if err != nil {
 		t.Fatal(err)
 	}

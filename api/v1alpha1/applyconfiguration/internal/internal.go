@@ -41,6 +41,42 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: until
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+- name: com.github.concertina-dev.concertina.api.v1alpha1.BestCheckpoint
+  map:
+    fields:
+    - name: at
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: location
+      type:
+        scalar: string
+    - name: metric
+      type:
+        scalar: string
+    - name: round
+      type:
+        scalar: numeric
+    - name: score
+      type:
+        scalar: string
+    - name: step
+      type:
+        scalar: numeric
+- name: com.github.concertina-dev.concertina.api.v1alpha1.BestOrder
+  scalar: string
+- name: com.github.concertina-dev.concertina.api.v1alpha1.BestSpec
+  map:
+    fields:
+    - name: keep
+      type:
+        scalar: numeric
+      default: 1
+    - name: metric
+      type:
+        scalar: string
+    - name: order
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.BestOrder
 - name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSignal
   scalar: string
 - name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSpec
@@ -81,6 +117,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: at
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: best
+      type:
+        list:
+          elementType:
+            namedType: com.github.concertina-dev.concertina.api.v1alpha1.BestCheckpoint
+          elementRelationship: atomic
     - name: location
       type:
         scalar: string
@@ -368,6 +410,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.concertina-dev.concertina.api.v1alpha1.StorageSpec
   map:
     fields:
+    - name: best
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.BestSpec
     - name: secretName
       type:
         scalar: string

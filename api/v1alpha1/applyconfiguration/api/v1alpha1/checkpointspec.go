@@ -16,7 +16,7 @@ type CheckpointSpecApplyConfiguration struct {
 	// 16Ti. It is added to the memory request and limit of the training container, where those are set. auto: as much as the
 	// state needs, as status.checkpoint.size has it, in a world of workers.min: three times what a worker writes of a snapshot, since
 	// two are kept while another is written, and at least that and one whole state, with which newcomers may begin; or with a storage four
-	// times, and at least twice that and one whole state, which is brought back there; seven times and eight times of a state in shards that is on two nodes, whose copies lie there too; a sixteenth more, at least 512Mi, which it is before the state's size is known, and at most what the administrator allows,
+	// times, and at least twice that and one whole state, which is brought back there, and once more with storage.best; seven times and eight times of a state in shards that is on two nodes, whose copies lie there too; a sixteenth more, at least 512Mi, which it is before the state's size is known, and at most what the administrator allows,
 	// 64Gi unless said otherwise. A worker keeps the volume that it was made with; one that is too small is told in the condition
 	// SnapshotsFit. Default auto. A change to auto reaches workers that start after it; any other is made only while the job is suspended
 	// and has no worker.

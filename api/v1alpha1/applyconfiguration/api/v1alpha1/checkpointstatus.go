@@ -19,6 +19,8 @@ type CheckpointStatusApplyConfiguration struct {
 	Location *string `json:"location,omitempty"`
 	// at is when it was seen to be durable.
 	At *v1.Time `json:"at,omitempty"`
+	// best are the checkpoints in the storage with the best scores, the best first, as spec.checkpoint.storage.best asks for them.
+	Best []BestCheckpointApplyConfiguration `json:"best,omitempty"`
 	// memory is the state that the job goes back to as long as workers are left that hold it. It is written as often as
 	// status.progress.
 	Memory *MemoryStatusApplyConfiguration `json:"memory,omitempty"`
@@ -62,6 +64,19 @@ func (b *CheckpointStatusApplyConfiguration) WithLocation(value string) *Checkpo
 // If called multiple times, the At field is set to the value of the last call.
 func (b *CheckpointStatusApplyConfiguration) WithAt(value v1.Time) *CheckpointStatusApplyConfiguration {
 	b.At = &value
+	return b
+}
+
+// WithBest adds the given value to the Best field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Best field.
+func (b *CheckpointStatusApplyConfiguration) WithBest(values ...*BestCheckpointApplyConfiguration) *CheckpointStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithBest")
+		}
+		b.Best = append(b.Best, *values[i])
+	}
 	return b
 }
 

@@ -17,6 +17,9 @@ type StorageSpecApplyConfiguration struct {
 	// files in /var/run/concertina/storage, where GOOGLE_APPLICATION_CREDENTIALS may point. The training program sees
 	// none of them. Without one the identity of the pod's service account counts.
 	SecretName *string `json:"secretName,omitempty"`
+	// best keeps checkpoints of the states that were evaluated best, beside the newest ones that spec.checkpoint.keep is
+	// about. Which they are says status.checkpoint.best.
+	Best *BestSpecApplyConfiguration `json:"best,omitempty"`
 }
 
 // StorageSpecApplyConfiguration constructs a declarative configuration of the StorageSpec type for use with
@@ -38,5 +41,13 @@ func (b *StorageSpecApplyConfiguration) WithURL(value string) *StorageSpecApplyC
 // If called multiple times, the SecretName field is set to the value of the last call.
 func (b *StorageSpecApplyConfiguration) WithSecretName(value string) *StorageSpecApplyConfiguration {
 	b.SecretName = &value
+	return b
+}
+
+// WithBest sets the Best field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Best field is set to the value of the last call.
+func (b *StorageSpecApplyConfiguration) WithBest(value *BestSpecApplyConfiguration) *StorageSpecApplyConfiguration {
+	b.Best = value
 	return b
 }

@@ -1,0 +1,109 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/score"
+	"github.com/concertina-dev/concertina/internal/uploader"
+)
+
+// byLoss has a job keep the two checkpoints with the lowest loss.
+func byLoss(job *v1alpha1.TrainingJob) {
+	job.Spec.Checkpoint.Storage.Best = &v1alpha1.BestSpec{Metric: "loss", Order: v1alpha1.BestMinimize, Keep: ptr.To[int32](2)}
+}
+
+// Agent and uploader are told by which metric, in a form that both read.
+func TestWorkersKnowTheMetric(t *testing.T) {
+	of := func(c *corev1.Container) string {
+		for _, variable := range c.Env {
+			if variable.Name == uploader.EnvBest {
+				return variable.Value
+			}
+		}
+		return "none"
+	}
+	for name, c := range map[string]struct {
+		job  *v1alpha1.TrainingJob
+		want score.Best
+	}{
+		"a metric":   {jobWith(running, withStorage, byLoss), score.Best{Metric: "loss", Lowest: true, Keep: 2}},
+		"no keep":    {jobWith(running, withStorage, byLoss, func(j *v1alpha1.TrainingJob) { j.Spec.Checkpoint.Storage.Best.Keep = nil }), score.Best{Metric: "loss", Lowest: true, Keep: 1}},
+		"none":       {jobWith(running, withStorage), score.Best{}},
+		"no storage": {jobWith(running), score.Best{}},
+	} {
+		pod := newPod(c.job, settings, 1, 0)
+		all := []*corev1.Container{&pod.Spec.Containers[0]}
+		if c.job.Spec.Checkpoint.Storage != nil {
+			all = append(all, &pod.Spec.InitContainers[1])
+		}
+		for _, container := range all {
+			if got, err := score.Parse(of(container)); err != nil || got != c.want {
+				t.Errorf("%s: %s is told %q (%v)", name, container.Name, of(container), err)
+			}
+		}
+	}
+}
+
+// The best are in the status, with an event for each that is new, and the rendezvous is told of those that are known.
+func TestTheBestAreInTheStatus(t *testing.T) {
+	job := trains(2, withStorage, byLoss)
+	state := elasticState(job, crewOf(job)...)
+	state.World.Best = []rendezvous.Kept{{Round: 3, Step: 40, Path: "team/digits/uid/attempt-1/3-40", Score: 0.25}, {Round: 1, Step: 20, Path: "team/digits/uid/attempt-1/1-20", Score: 1e-7}}
+	plan := look(state)
+	expectNote(t, plan, v1alpha1.EventBestCheckpoint, "the state after step 40, with loss 0.25, is one of the best: team/digits/uid/attempt-1/3-40")
+	best := plan.Status.Checkpoint.Best
+	if len(best) != 2 || best[0].Score != "0.25" || best[0].Metric != "loss" || *best[1].Step != 20 || *best[1].Round != 1 || best[1].Location != "team/digits/uid/attempt-1/1-20" || best[1].At == nil {
+		t.Fatalf("the status has %+v", best)
+	}
+	state.Job.Status.Checkpoint.Best, state.Memory.Elastic = best, plan.Elastic
+	plan = look(state)
+	for _, note := range plan.Notes {
+		if note.Reason == v1alpha1.EventBestCheckpoint {
+			t.Errorf("it is told again: %+v", note)
+		}
+	}
+	if known := plan.Actions.Expect.Storage.Best; known.Metric != "loss" || !known.Lowest || known.Keep != 2 || len(known.Known) != 2 || known.Known[1] != state.World.Best[1] {
+		t.Errorf("the rendezvous is told %+v", known)
+	}
+	state.World.Best = nil // of a leader that has yet to hear of them
+	if plan := look(state); len(plan.Status.Checkpoint.Best) != 2 {
+		t.Errorf("the status forgets: %+v", plan.Status.Checkpoint.Best)
+	}
+	state.Job.Spec.Checkpoint.Storage.Best.Metric = "accuracy"
+	if plan := look(state); len(plan.Status.Checkpoint.Best) != 0 || len(plan.Actions.Expect.Storage.Best.Known) != 0 {
+		t.Errorf("by another metric there are %+v", plan.Status.Checkpoint.Best)
+	}
+}
+
+// What is written into the status by somebody else harms nobody.
+func TestNonsenseInTheBest(t *testing.T) {
+	job := trains(2, withStorage, byLoss)
+	one := v1alpha1.BestCheckpoint{Metric: "loss", Score: "0.5", Step: ptr.To[int64](1), Round: ptr.To[int64](1), Location: "team/digits/uid/attempt-1/1-1"}
+	text, infinite, stepless := one, one, one
+	text.Score, infinite.Score, stepless.Step = "low", "+Inf", nil
+	job.Status.Checkpoint.Best = []v1alpha1.BestCheckpoint{text, infinite, stepless, one}
+	if known := look(elasticState(job, crewOf(job)...)).Actions.Expect.Storage.Best.Known; len(known) != 1 || known[0].Step != 1 {
+		t.Errorf("%+v are known", known)
+	}
+}
+
+// Why a state is not kept is told once.
+func TestWhatIsMissedIsTold(t *testing.T) {
+	job := trains(2, withStorage, byLoss)
+	state := elasticState(job, crewOf(job)...)
+	state.World.Missed = "evaluations report accuracy, and spec.checkpoint.storage.best wants loss"
+	plan := look(state)
+	expectNote(t, plan, v1alpha1.EventBestMissed, "evaluations report accuracy")
+	state.Memory.Elastic = plan.Elastic
+	for _, note := range look(state).Notes {
+		if strings.Contains(note.Message, "evaluations report") {
+			t.Errorf("it is told again: %+v", note)
+		}
+	}
+}

@@ -1,0 +1,360 @@
+package rendezvous
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/score"
+)
+
+// A program that evaluates a state says how good it is. When it is among the best that state is made durable, whether it is time for a
+// checkpoint or not, and its score lies beside it: the uploader keeps the best ones when it deletes old ones. There is a snapshot of
+// exactly that state, since programs take one when they evaluate. Nothing older than the newest checkpoint is made durable any more, so
+// while such a state waits for its turn no later one is begun, and members keep it.
+
+// Best says which checkpoints are kept for their scores.
+type Best struct {
+	score.Best
+	// Known are those that the controller knows of.
+	Known []Kept
+}
+
+// Score is what an evaluation said of the state after a step of a round: how good it is, or why that is not known.
+type Score struct {
+	Round, Step uint64
+	Value       float64
+	Why         string
+}
+
+// of says whether it is of a state.
+func (s *Score) of(round, step uint64) bool { return s.Round == round && s.Step == step }
+
+// Kept is a checkpoint in the storage with a score.
+type Kept struct {
+	Round, Step uint64
+	Path        string
+	Score       float64
+}
+
+// scores is what a leader knows of states that were evaluated.
+type scores struct {
+	// last is the newest that was heard, heard is true once there was one with a value.
+	last  Score
+	heard bool
+	// waiting are those of states that may become durable; next is the one that does next, which members keep.
+	waiting []Score
+	next    *Snapshot
+	// kept are those in the storage, the best first. marking is a score that is being put beside a checkpoint that is there.
+	kept    []Kept
+	marking *marking
+	// trouble says why a state that was evaluated is not kept, or nothing is known of how good it is; empty for nothing.
+	trouble string
+}
+
+// marking is who puts a score beside a checkpoint.
+type marking struct {
+	of    Score
+	by    string
+	since time.Time
+}
+
+// mostWaiting is how many states may wait.
+const mostWaiting = 16
+
+// wantsBest is which checkpoints are kept for their scores; nil for none.
+func (m *Machine) wantsBest() *Best {
+	if s := m.gang.Storage; s != nil && s.Best.Keep > 0 && m.gang.Strategy != Restart {
+		return &s.Best
+	}
+	return nil
+}
+
+// expectBest takes over what the controller knows of the storage.
+func (m *Machine) expectBest() {
+	if b := m.wantsBest(); b != nil {
+		for _, known := range b.Known {
+			m.keepInMind(b, known)
+		}
+	}
+}
+
+// keepInMind takes note of a checkpoint with a score; true for one that is among the best and was not known.
+func (m *Machine) keepInMind(b *Best, of Kept) bool {
+	s := &m.scores
+	s.waiting = slices.DeleteFunc(s.waiting, func(w Score) bool { return w.of(of.Round, of.Step) })
+	if slices.ContainsFunc(s.kept, func(k Kept) bool { return k.Path == of.Path }) {
+		return false
+	}
+	all := append(slices.Clone(s.kept), of)
+	slices.SortFunc(all, func(x, y Kept) int {
+		return cmp.Or(b.Compare(x.Score, y.Score), cmp.Compare(y.Round, x.Round), cmp.Compare(y.Step, x.Step))
+	})
+	s.kept = all[:min(len(all), b.Keep)]
+	return slices.Contains(s.kept, of)
+}
+
+// isGood says whether a state with that score would be among the best: of equals the newest is.
+func (m *Machine) isGood(b *Best, value float64) bool {
+	kept := m.scores.kept
+	return len(kept) < b.Keep || b.Compare(value, kept[len(kept)-1].Score) <= 0
+}
+
+// hearScores takes note of what a member says of states that were evaluated.
+func (m *Machine) hearScores(mem *member) {
+	b, s, r := m.wantsBest(), &m.scores, &mem.report
+	if b == nil || m.world == nil {
+		return
+	}
+	if d := &r.Durable; d.Path != "" && r.Scored && m.keepInMind(b, Kept{d.Snapshot.Round, d.Snapshot.Step, d.Path, r.Score}) {
+		m.note(notedDurable, "the state after step %d, with %s %s, is one of the best: %s", d.Snapshot.Step, b.Metric, score.Text(r.Score), d.Path)
+		m.out.Changed = true
+		m.findNext(b)
+	}
+	for _, said := range r.Scores {
+		if cmp.Or(cmp.Compare(said.Round, s.last.Round), cmp.Compare(said.Step, s.last.Step)) <= 0 || said.Round > m.world.record.Round {
+			continue
+		}
+		s.last = said
+		m.hearScore(b, said)
+	}
+	m.look = m.look || len(s.waiting) > 0
+}
+
+// hearScore takes note of one that is new.
+func (m *Machine) hearScore(b *Best, said Score) {
+	s := &m.scores
+	if s.heard = s.heard || said.Why == ""; said.Why != "" {
+		m.missBest("%s", said.Why)
+		return
+	}
+	if s.trouble != "" {
+		s.trouble, m.out.Changed = "", true
+	}
+	s.waiting = append(s.waiting, said)
+	if len(s.waiting) > mostWaiting {
+		s.waiting = s.waiting[1:]
+	}
+	if u := m.uploading; u != nil && said.of(u.snapshot.Round, u.snapshot.Step) {
+		m.out.Tell = append(m.out.Tell, u.at()...)
+	}
+	m.findNext(b)
+}
+
+// missBest notes why a state that was evaluated is not kept.
+func (m *Machine) missBest(format string, args ...any) {
+	if why := fmt.Sprintf(format, args...); why != m.scores.trouble {
+		m.scores.trouble = why
+		m.note(notedDoubted, "%s", why)
+		m.out.Changed = true
+	}
+}
+
+// findNext finds the best of the states that wait, of equals the newest, and drops those that can be kept no more.
+func (m *Machine) findNext(b *Best) *Score {
+	s := &m.scores
+	if len(s.waiting) > 0 {
+		states := m.states()
+		s.waiting = slices.DeleteFunc(s.waiting, func(w Score) bool {
+			gone, why := m.isGone(b, &w, states)
+			if why != "" {
+				m.missScored(b, w, why)
+			}
+			return gone
+		})
+	}
+	var next *Score
+	for i := range s.waiting {
+		if w := &s.waiting[i]; next == nil || b.Compare(w.Value, next.Value) <= 0 {
+			next = w
+		}
+	}
+	var keep *Snapshot
+	if next != nil {
+		keep = &Snapshot{Round: next.Round, Step: next.Step}
+	}
+	if (keep == nil) != (s.next == nil) || keep != nil && *keep != *s.next {
+		s.next, m.out.Publish = keep, true
+	}
+	return next
+}
+
+// isGone says whether a state that waits can be kept no more, or is not to be, and why, where that is a pity.
+func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why string) {
+	of, known := Snapshot{Round: w.Round, Step: w.Step}, m.gang.Storage
+	switch {
+	case w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w.Value):
+		return true, "" // that step is made, and evaluated, again; or others are better
+	case m.durable.Path != "" && sameState(of, m.durable.Snapshot), m.uploading != nil && sameState(of, m.uploading.snapshot):
+		return false, ""
+	case m.durable.Path == "" && !newerSnapshot(of, Durable{Snapshot{Round: known.KnownRound, Step: known.Known}, "known"}):
+		return true, "" // an earlier leader has seen to it
+	case !newerSnapshot(of, m.durable):
+		return true, fmt.Sprintf("that after step %d was durable before", m.durable.Snapshot.Step)
+	}
+	newest, there := m.bestOf(states)
+	if _, held := whichIs(states, of); !held && there && newest.Step > w.Step {
+		return true, "the workers hold no whole snapshot of it"
+	}
+	return false, ""
+}
+
+// missScored notes that a state with a score is not kept.
+func (m *Machine) missScored(b *Best, of Score, why string) {
+	m.missBest("the state after step %d, with %s %s, is not kept: %s", of.Step, b.Metric, score.Text(of.Value), why)
+}
+
+// whichIs is a state of some, if it can be had.
+func whichIs(states []state, of Snapshot) (*state, bool) {
+	var found *state
+	for i := range states {
+		if s := &states[i]; sameState(s.Snapshot, of) && (found == nil || s.copies > found.copies) {
+			found = s
+		}
+	}
+	return found, found != nil
+}
+
+// waitingFor is the score of a state that is to lie beside it; nil for none.
+func (m *Machine) waitingFor(of Snapshot) *float64 {
+	if m.wantsBest() == nil {
+		return nil
+	}
+	for i := range m.scores.waiting {
+		if w := &m.scores.waiting[i]; w.of(of.Round, of.Step) {
+			return &w.Value
+		}
+	}
+	return nil
+}
+
+// makeBest has the best of the states that wait made durable; false when none waits, or it does not keep others from it.
+func (m *Machine) makeBest(now time.Time) bool {
+	b := m.wantsBest()
+	if b == nil {
+		return false
+	}
+	next := m.findNext(b)
+	if next == nil {
+		m.scores.marking = nil
+		return false
+	}
+	of := Snapshot{Round: next.Round, Step: next.Step}
+	if m.durable.Path != "" && sameState(of, m.durable.Snapshot) {
+		return m.mark(now, b, *next)
+	}
+	m.scores.marking = nil
+	states := m.states()
+	if at, held := whichIs(states, of); held {
+		newest, _ := m.bestOf(states)
+		if at.parts == nil || m.isComplete(at) || newest.Step > at.Step { // or some rank writes none of it
+			m.upload(now, at.Snapshot)
+		}
+	}
+	return true
+}
+
+// inVain says whether a state is given up whose upload fails: a later one is there, which outlives the workers as well.
+func (m *Machine) inVain(now time.Time, u *uploading) bool {
+	b, newest := m.wantsBest(), Snapshot{}
+	if b == nil || m.waitingFor(u.snapshot) == nil || now.Before(m.nextUpload) {
+		return false
+	}
+	if newest, _ = m.best(); newest.Step <= u.snapshot.Step {
+		return false
+	}
+	for _, uid := range u.at() {
+		if mem := m.members[uid]; mem != nil && mem.report.UploadError != "" {
+			m.forget(b, u.snapshot, mem.want.Name+": "+mem.report.UploadError)
+			return true
+		}
+	}
+	return false
+}
+
+// bestFirst says whether a world that is to be let go makes a state durable first that was evaluated well: it goes with its workers
+// otherwise. It waits for it no longer than a barrier may take, and not at all for a storage that has trouble.
+func (m *Machine) bestFirst(now time.Time, w *wish) bool {
+	if m.wantsBest() == nil || len(m.scores.waiting) == 0 || !now.Before(m.lateAt(w)) || m.storageTrouble() != "" {
+		return false
+	}
+	if u := m.uploading; u != nil && m.waitingFor(u.snapshot) != nil {
+		if m.goesOn(now, u) {
+			return true
+		}
+		m.uploading = nil
+	}
+	return m.makeBest(now) && (m.uploading != nil && m.waitingFor(m.uploading.snapshot) != nil || m.scores.marking != nil)
+}
+
+// forget drops a state that waits.
+func (m *Machine) forget(b *Best, of Snapshot, why string) {
+	m.scores.waiting = slices.DeleteFunc(m.scores.waiting, func(w Score) bool {
+		is := w.of(of.Round, of.Step)
+		if is {
+			m.missScored(b, w, why)
+		}
+		return is
+	})
+}
+
+// mark has a score put beside the newest checkpoint, which became durable before it was known; false once that is given up.
+func (m *Machine) mark(now time.Time, b *Best, of Score) bool {
+	s := &m.scores
+	if s.marking == nil || s.marking.of != of {
+		s.marking = &marking{of: of, since: now}
+	}
+	k := s.marking
+	mem := m.members[k.by]
+	if m.isThere(mem) && mem.report.UploadError == "" {
+		return true
+	}
+	if mem != nil && mem.report.UploadError != "" && !now.Before(k.since.Add(m.gang.Storage.Interval)) {
+		m.forget(b, m.durable.Snapshot, mem.want.Name+": "+mem.report.UploadError)
+		s.marking = nil
+		return false
+	}
+	m.tellTo(&k.by, m.finisher())
+	return true
+}
+
+// marksFor is the order to put a score beside a checkpoint, for who does so.
+func (m *Machine) marksFor(uid string) *upload {
+	k := m.scores.marking
+	if k == nil || k.by != uid || m.gang.Storage == nil || !k.of.of(m.durable.Snapshot.Round, m.durable.Snapshot.Step) {
+		return nil
+	}
+	return &upload{Snapshot: m.durable.Snapshot, Keep: m.gang.Storage.Keep, Score: &k.of.Value, Durable: true, Rate: m.uploadRate(m.members[uid])}
+}
+
+// awaitsBest says whether a world in which all have finished stays until a state is durable that was evaluated well, as that after the
+// last step: its snapshots go with its workers. It stays no longer than a barrier may take.
+func (m *Machine) awaitsBest(now time.Time) bool {
+	b := m.wantsBest()
+	if b == nil || m.findNext(b) == nil {
+		return false
+	}
+	w := m.world
+	if w.finishedAt.IsZero() {
+		w.finishedAt, m.change, m.out.Publish = now, nil, true
+		m.note(notedFinished, "round %d has finished, and waits until the state after step %d is durable", w.record.Round, m.scores.next.Step)
+	}
+	why := fmt.Sprintf("the training is over, and nothing has come of its upload for %s", m.gang.BarrierTimeout)
+	if _, held := whichIs(m.states(), *m.scores.next); !held && m.snapshotTrouble() != "" {
+		why = m.snapshotTrouble()
+	} else if now.Before(w.finishedAt.Add(m.gang.BarrierTimeout)) {
+		return true
+	}
+	for m.findNext(b) != nil {
+		m.forget(b, *m.scores.next, why)
+	}
+	return false
+}
+
+// missAll notes that a training is over of which no score was heard.
+func (m *Machine) missAll() {
+	if b := m.wantsBest(); b != nil && !m.scores.heard && len(m.scores.kept) == 0 && m.scores.trouble == "" {
+		m.missBest("the training is over, and no evaluation has reported %s", b.Metric)
+	}
+}

@@ -1,0 +1,259 @@
+package rendezvous
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/score"
+)
+
+// mark puts the score of what a worker has made durable beside that.
+func (w *worker) mark(u *upload) {
+	if w.durable.Snapshot != w.marked {
+		w.scored, w.marked = false, w.durable.Snapshot
+	}
+	if u.Score != nil && w.durable.Snapshot == u.Snapshot && (u.Put == nil || u.Manifest != nil) && w.uploadError == "" && !w.shelf.away {
+		w.scored, w.score = true, *u.Score
+		w.shelf.scores[w.durable.Path] = *u.Score
+	}
+}
+
+// graded is a world of three that write their state in shares, or whole, whose job keeps the best two by accuracy.
+func graded(t *testing.T, shares bool, interval time.Duration) (*fleet, *modelLeader) {
+	t.Helper()
+	f := emptyFleet(t)
+	f.shares, f.minimum, f.target = shares, 1, 3
+	f.storage = &Storage{Interval: interval, Keep: 3, Best: Best{Best: score.Best{Metric: "accuracy", Keep: 2}}}
+	f.shelf = &shelf{scores: map[string]float64{}}
+	return f, f.training(3)
+}
+
+// evaluate has all workers write the state that they have, and rank 0 say how good it is; it returns its step.
+func (f *fleet) evaluate(l *modelLeader, value float64) uint64 {
+	step := f.stage(l)
+	f.scores(l, Score{Step: step, Value: value})
+	return step
+}
+
+// says has rank 0 say what an evaluation has found, in the world that there is.
+func (f *fleet) scores(l *modelLeader, s Score) {
+	s.Round = l.machine.world.record.Round
+	p := f.pods[l.machine.world.ranks.uids[0]]
+	p.scores = append(p.scores, s)
+	f.turns(l, 8)
+}
+
+func (o *Observation) kept() (steps []uint64) {
+	for _, k := range o.Best {
+		steps = append(steps, k.Step)
+	}
+	return steps
+}
+
+// What is among the best is made durable at once, with its score, and what is not is not.
+func TestTheBestStatesAreMadeDurable(t *testing.T) {
+	for name, shares := range map[string]bool{"whole": false, "in shares": true} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, shares, time.Hour)
+			var steps []uint64
+			for _, value := range []float64{0.5, 0.75, 0.25, 0.75, 0.5} {
+				steps = append(steps, f.evaluate(l, value))
+			}
+			seen := l.machine.Observe(f.now)
+			if want := []uint64{steps[3], steps[1]}; !slices.Equal(seen.kept(), want) || seen.Missed != "" {
+				t.Errorf("of %v %v are the best, and the best are %v (%q)", steps, seen.kept(), want, seen.Missed)
+			}
+			if len(f.shelf.kept) != 3 || len(f.shelf.scores) != 3 {
+				t.Errorf("%d checkpoints with the scores %v", len(f.shelf.kept), f.shelf.scores)
+			}
+			for _, c := range f.shelf.kept {
+				if uint64(len(c.state)) != c.snapshot.Step || !slices.Contains([]uint64{steps[0], steps[1], steps[3]}, c.snapshot.Step) {
+					t.Errorf("%+v is durable", c.snapshot)
+				}
+			}
+			f.storage.Best.Known = seen.Best // as the controller has it
+			next := f.succeeded(l)
+			f.turns(next, 20)
+			if seen := next.machine.Observe(f.now); seen.Missed != "" || len(f.shelf.kept) != 3 {
+				t.Errorf("the next leader misses something: %q, and there are %d checkpoints", seen.Missed, len(f.shelf.kept))
+			}
+		})
+	}
+}
+
+// A state that was made durable before it was evaluated gets its score afterwards.
+func TestAScoreThatComesLate(t *testing.T) {
+	f, l := graded(t, true, 10*time.Second)
+	step := f.stage(l)
+	f.pass(11 * time.Second)
+	f.until(l, "it is durable", func() bool { return l.machine.durable.Snapshot.Step == step })
+	f.scores(l, Score{Step: step, Value: 0.5})
+	f.until(l, "its score is known", func() bool { seen := l.machine.Observe(f.now); return slices.Equal(seen.kept(), []uint64{step}) })
+	if len(f.shelf.kept) != 1 || len(f.shelf.scores) != 1 {
+		t.Errorf("%d checkpoints with %v", len(f.shelf.kept), f.shelf.scores)
+	}
+	f.turns(l, 4)
+	if m := l.machine; m.scores.marking != nil || m.scores.next != nil || len(m.scores.waiting) > 0 {
+		t.Errorf("%+v is left", m.scores)
+	}
+}
+
+// What waits while another one is uploaded is kept by the workers until it is its turn, whatever they write meanwhile.
+func TestAStateThatWaitsForItsTurnIsKept(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.shelf.away = true
+	first := f.evaluate(l, 0.5)
+	f.until(l, "it is uploaded", func() bool { return l.machine.uploading != nil })
+	second := f.evaluate(l, 0.75)
+	for range 4 {
+		f.stage(l)
+	}
+	f.shelf.away = false
+	f.turns(l, 20)
+	seen := l.machine.Observe(f.now)
+	if !slices.Equal(seen.kept(), []uint64{second, first}) || seen.Missed != "" {
+		t.Errorf("%v are kept (%q), and %d and %d were evaluated", seen.kept(), seen.Missed, first, second)
+	}
+}
+
+// A storage that takes nothing has no evaluated state in the way of later ones, and it is said what is missing.
+func TestAStateThatCannotBeUploadedIsGivenUp(t *testing.T) {
+	f, l := graded(t, true, 10*time.Second)
+	f.evaluate(l, 0.5)
+	f.shelf.failing = map[string]string{"p00": "403", "p01": "403", "p02": "403"}
+	step := f.evaluate(l, 0.75)
+	for range 3 {
+		f.pass(11 * time.Second)
+		f.stage(l)
+	}
+	if seen := l.machine.Observe(f.now); !strings.Contains(seen.Missed, "with accuracy 0.75, is not kept: p0") || !strings.Contains(seen.Missed, "403") {
+		t.Errorf("it says %q", seen.Missed)
+	}
+	f.shelf.failing = nil
+	f.pass(11 * time.Second)
+	last := f.stage(l)
+	f.pass(11 * time.Second)
+	f.turns(l, 20)
+	if got := l.machine.durable.Snapshot.Step; got <= step {
+		t.Errorf("step %d is durable, of %d", got, last)
+	}
+}
+
+// A state of which there is no snapshot is not waited for once there is one of a later state.
+func TestAStateWithoutASnapshotIsNotKept(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.stage(l)
+	f.turns(l, 2)
+	f.settleSteps()
+	step := f.pods["p00"].process.done
+	f.scores(l, Score{Step: step, Value: 0.5})
+	if seen := l.machine.Observe(f.now); seen.Missed != "" {
+		t.Errorf("at once it says %q", seen.Missed)
+	}
+	f.stage(l)
+	if seen := l.machine.Observe(f.now); !strings.Contains(seen.Missed, "the workers hold no whole snapshot of it") {
+		t.Errorf("it says %q", seen.Missed)
+	}
+}
+
+// Words in the place of a score are passed on, and are over with the next score.
+func TestWhyThereIsNoScore(t *testing.T) {
+	f, l := graded(t, false, time.Hour)
+	f.scores(l, Score{Step: 1, Why: "evaluations report loss, and no accuracy"})
+	if seen := l.machine.Observe(f.now); seen.Missed != "evaluations report loss, and no accuracy" {
+		t.Errorf("it says %q", seen.Missed)
+	}
+	f.evaluate(l, 1)
+	if seen := l.machine.Observe(f.now); len(seen.Best) != 1 || seen.Missed != "" {
+		t.Errorf("it says %q, and keeps %v", seen.Missed, seen.Best)
+	}
+}
+
+// A world that is to be let go makes the best state durable first.
+func TestAParkedWorldMakesTheBestDurableFirst(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.shelf.away = true
+	step := f.evaluate(l, 0.5)
+	f.storage.Park = "spec.suspend is true"
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 10)
+	f.shelf.away = false
+	f.until(l, "it is parked", func() bool { return l.machine.Observe(f.now).Parked })
+	seen := l.machine.Observe(f.now)
+	if !slices.Equal(seen.kept(), []uint64{step}) || seen.Durable.Snapshot.Step <= step {
+		t.Errorf("%v are kept, and step %d is durable", seen.kept(), seen.Durable.Snapshot.Step)
+	}
+}
+
+// What the controller knows counts, of equals the newest, and the best first.
+func TestWhatIsKnownOfTheBest(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.storage.Best.Known = []Kept{{Round: 1, Step: 1, Path: "job/1-1", Score: 0.5}, {Round: 1, Step: 2, Path: "job/1-2", Score: 0.9}, {Round: 1, Step: 3, Path: "job/1-3", Score: 0.1}}
+	_ = f.handle(l, GangExpected{f.gang()})
+	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{2, 1}) {
+		t.Errorf("%v are known", seen.kept())
+	}
+	f.evaluate(l, 0.4)
+	if len(f.shelf.kept) != 0 {
+		t.Errorf("%+v is durable, and two others are better", f.shelf.kept)
+	}
+	step := f.evaluate(l, 0.5)
+	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{2, step}) {
+		t.Errorf("%v are the best, and step %d is as good as another one, and newer", seen.kept(), step)
+	}
+}
+
+// finish has all programs say that their training is over.
+func (f *fleet) finish(l *modelLeader) {
+	f.settleSteps()
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		p.process.waiting = waitingFinished
+		p.speak(lifecycle.Finished, p.process.done)
+	}
+	f.turns(l, 6)
+}
+
+// The state after the last step may be the best: a world that has finished stays until it is durable, and no longer than a barrier may take.
+func TestTheLastStateIsDurableBeforeTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(f *fleet)
+		kept   int
+		missed string
+	}{
+		"it is taken":              {func(f *fleet) { f.shelf.away = false }, 1, ""},
+		"the storage says nothing": {func(*fleet) {}, 0, "nothing has come of its upload for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, true, time.Hour)
+			f.shelf.away = true
+			f.evaluate(l, 0.5)
+			f.finish(l)
+			if l.machine.world.finishing {
+				t.Fatal("the processes may end, and their state is not durable")
+			}
+			c.change(f)
+			f.turns(l, 6)
+			for range 7 {
+				f.pass(10 * time.Second)
+				f.turns(l, 1)
+			}
+			seen := l.machine.Observe(f.now)
+			if !l.machine.world.finishing || len(seen.Best) != c.kept || !strings.Contains(seen.Missed, c.missed) || c.missed == "" && seen.Missed != "" {
+				t.Errorf("finishing: %v, kept are %v, it says %q", l.machine.world.finishing, seen.Best, seen.Missed)
+			}
+		})
+	}
+}
+
+// Nobody waits at the end for a state that is none of the best, and a training without any score is told.
+func TestTheEndWithoutScores(t *testing.T) {
+	f, l := graded(t, false, time.Hour)
+	f.finish(l)
+	if seen := l.machine.Observe(f.now); !l.machine.world.finishing || !strings.Contains(seen.Missed, "no evaluation has reported accuracy") {
+		t.Errorf("finishing: %v, it says %q", l.machine.world.finishing, seen.Missed)
+	}
+}

@@ -1,0 +1,38 @@
+package server
+
+import (
+	"github.com/concertina-dev/concertina/internal/plain"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+	"github.com/concertina-dev/concertina/internal/score"
+)
+
+// maxScores is how many scores a report may have.
+const maxScores = 8
+
+// readScores reads what the programs of a worker have said of states that were evaluated, in rounds up to one.
+func readScores(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Refusal {
+	if d := r.GetDurable(); d != nil && d.Score != nil {
+		read.Scored, read.Score = true, d.GetScore()
+	}
+	if n := len(r.GetScores()); n > maxScores {
+		return malformed("%d scores, there may be %d", n, maxScores)
+	}
+	if !score.IsFinite(read.Score) {
+		return malformed("the score of a checkpoint is %v, it must be finite", read.Score)
+	}
+	for _, s := range r.GetScores() {
+		switch {
+		case s.GetRound() > r.GetRound() || s.GetStep() > rendezvous.MaxCount:
+			return malformed("a score of round %d, step %d cannot be in round %d", s.GetRound(), s.GetStep(), r.GetRound())
+		case (s.Value == nil) == (s.GetError() == ""):
+			return malformed("a score of round %d, step %d has either a value or an error", s.GetRound(), s.GetStep())
+		case !score.IsFinite(s.GetValue()):
+			return malformed("the score of round %d, step %d is %v, it must be finite", s.GetRound(), s.GetStep(), s.GetValue())
+		case len(s.GetError()) > maxErrorBytes:
+			return malformed("what is said of a score has %d bytes, it may have %d", len(s.GetError()), maxErrorBytes)
+		}
+		read.Scores = append(read.Scores, rendezvous.Score{Round: s.GetRound(), Step: s.GetStep(), Value: s.GetValue(), Why: plain.Text(s.GetError())})
+	}
+	return nil
+}
