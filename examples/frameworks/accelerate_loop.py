@@ -38,7 +38,7 @@ while step < points.STEPS:
         step += 1
         points.tell(step, loss, numbers)
         time.sleep(max(0, begin + options.step_seconds - time.monotonic()))
-        stop = step < points.STEPS and job.should_stop(step)
+        stop = job.should_stop(step)
         if stop or step % options.every == 0:
             with checkpoints.saving(step, barrier=accelerator.wait_for_everyone) as path:
                 accelerator.save_state(path)

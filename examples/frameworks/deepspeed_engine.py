@@ -46,7 +46,7 @@ while step < points.STEPS:
         step += 1
         points.tell(step, loss, numbers)
         time.sleep(max(0, begin + options.step_seconds - time.monotonic()))
-        stop = step < points.STEPS and job.should_stop(step)
+        stop = job.should_stop(step)
         if stop or step % options.every == 0:
             with checkpoints.saving(step, barrier=deepspeed.comm.barrier) as path:
                 engine.save_checkpoint(path, tag="state")

@@ -58,7 +58,7 @@ while step < STEPS:
         step += 1
         if rank == 0:
             print(f"step {step}/{STEPS} loss {loss.item():.6f}", flush=True)
-        stop = step < STEPS and job.should_stop(step)
+        stop = job.should_stop(step)
         if stop or step % 50 == 0:
             with checkpoints.saving(step, dist.barrier) as path:
                 if rank == 0:

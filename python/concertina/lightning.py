@@ -54,13 +54,14 @@ class ElasticCallback(Callback):
         self._job = self._job or join(total_steps=int(last) if math.isfinite(last) else 0)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        """Asks whether to stop, after each update of the optimizer but the last."""
+        """Asks whether to stop, after each update of the optimizer. After the last nothing stops it, and nothing is saved."""
         step = trainer.global_step
-        if step == self._step or step >= trainer.estimated_stepping_batches:
+        if step == self._step:
             return  # a batch whose gradients are accumulated is no step
         self._step = step
         stop = self._job.should_stop(step)
-        if stop or (self._every and step % self._every == 0):
+        last = step >= trainer.estimated_stepping_batches
+        if stop or (self._every and step % self._every == 0 and not last):
             with self._checkpoints.saving(step, trainer.strategy.barrier) as path:
                 trainer.save_checkpoint(path)
         if stop:

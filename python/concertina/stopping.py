@@ -53,7 +53,8 @@ class Job:
         microsecond.
 
         It may be called after every k-th update only: the world then changes after one of those, and the call takes
-        no longer. All ranks have to call it after the same ones.
+        no longer. All ranks have to call it after the same ones. After the last update, which total_steps names, it returns
+        False, and the job's status shows that step.
 
         Raises ValueError for a step that is not more than the one before, or is not within 0 … 2^62-1; AgentError
         when the agent goes away while the program waits for its word; RuntimeError, the first time, where each rank trains by
@@ -76,6 +77,8 @@ class Job:
         gate.done(step, 0)
         if first:
             gate.begun()
+        if step == self._total_steps:
+            return False  # What follows it begins no step, and nothing is left to go on with in another world.
         stop = gate.enter(step + 1)
         while agent.leaves and not self._leaving and 0 < stop <= step:
             self._stand(agent, step)

@@ -44,8 +44,8 @@ class ElasticCallback(TrainerCallback):
         self._job = self._job or join(total_steps=state.max_steps)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Asks whether to stop, after each update of the optimizer but the last."""
-        if state.global_step < state.max_steps and self._job.should_stop(state.global_step):
+        """Asks whether to stop, after each update of the optimizer. After the last nothing stops it."""
+        if self._job.should_stop(state.global_step):
             control.should_save = control.should_training_stop = self._stopping = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict, **_: object) -> None:

@@ -67,6 +67,23 @@ class StoppingTest(unittest.TestCase):
         agent.stop(44)
         self.assertFalse(job.should_stop(43))
 
+    def test_nothing_stops_it_after_the_last_step(self):
+        agent = self.agent()
+        job = self.join(agent, total_steps=9)
+        agent.stop(9)
+        self.assertFalse(job.should_stop(8))
+        self.assertIs(Asking(self, job, 9).result(), False)
+        words = agent.words()
+        # An agent passes over a last step that is less than what was entered.
+        self.assertEqual((words["entered"], words["done"], words["lastStep"]), (9, 9, 9))
+        # A program that goes on all the same can be stopped.
+        agent.stop(10)
+        asking = Asking(self, job, 10)
+        self.assertEqual(agent.hear("parked")["step"], 10)
+        agent.stop(0)
+        agent.say("go")
+        self.assertIs(asking.result(), False)
+
     def test_told_to_leave(self):
         agent = self.agent()
         job = self.join(agent)

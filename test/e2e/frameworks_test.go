@@ -122,6 +122,9 @@ var _ = Describe("The example of a framework", Label("frameworks"), Serial, func
 			AddReportEntry("what "+name+" told", points, ReportEntryVisibilityFailureOrVerbose)
 			Expect(points.CheckOnce()).To(Succeed())
 			if saves {
+				progress := p.get(ctx).Status.Progress
+				Expect(progress.TotalSteps).To(HaveValue(BeEquivalentTo(pointsSteps)))
+				Expect(progress.Step).To(HaveValue(BeEquivalentTo(pointsSteps)))
 				Expect(points.CheckNothingLost(int(left))).To(Succeed())
 			} else {
 				Expect(points.CheckNewestCheckpoints()).To(Succeed())
