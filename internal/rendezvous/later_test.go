@@ -192,6 +192,7 @@ func TestWhatWasMadeAgainIsNotMixed(t *testing.T) {
 			t.Errorf("of round %d, after round 5 that has followed on round 4: mixable %t", round, got)
 		}
 	}
+	m.restoring.found = &Snapshot{Round: 5, Step: durable}
 	if !m.isMixable(Snapshot{Round: 2, Step: durable}) {
 		t.Error("what members hold is of the history of the world")
 	}
