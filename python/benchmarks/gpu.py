@@ -207,7 +207,7 @@ def our_steps(net: torch.nn.Module, data: TensorDataset, batch: int, steps: int,
     """Makes a step of the loop each time it is asked for one."""
     opt = torch.optim.SGD(net.parameters(), lr=0.01)
     begin = gradients.Gradients.begin
-    as_many = (lambda self, samples, size: begin(self, samples, 2)) if exchanges else begin
+    as_many = (lambda self, samples, among: begin(self, samples, among._replace(size=2))) if exchanges else begin
     with mock.patch.object(gradients.Gradients, "begin", as_many):
         job = elastic.join(state={"net": net, "opt": opt}, backend=BACKEND)
         for step in job.steps(data, global_batch=batch, max_steps=steps):
