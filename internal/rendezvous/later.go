@@ -1,6 +1,9 @@
 package rendezvous
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A recovery begins with the newest state that anything can give: live state and snapshots in memory where they are of the same step or a
 // later one, and a checkpoint where the storage has a later one, as where copies come more slowly than checkpoints. Members keep what they
@@ -37,7 +40,15 @@ func (m *Machine) isLaterStored(than uint64) bool {
 // have; false where there is none, or it is not worth to be waited for any more.
 func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 	b := m.broken
-	if !m.isLaterStored(than) {
+	switch {
+	case b.gaveUp:
+		return false
+	case !m.staysHeld(now, p, than):
+		if m.isLaterStored(than) {
+			m.giveUpLater(than, "those who hold what is in memory are about to go")
+		}
+		return false
+	case !m.isLaterStored(than):
 		return m.awaitsManifest(now, than)
 	}
 	if !m.bringsFor(b) {
@@ -52,9 +63,9 @@ func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 	case r.over || !m.isLaterStored(than):
 		return r.over && m.isLaterStored(than) // all of it is there, as is seen when this is decided next
 	case m.isUnanswered(now):
-		m.giveUpLater("nobody has had an answer from the storage for " + stuckTime.String())
+		m.giveUpLater(than, "nobody has had an answer from the storage for "+stuckTime.String())
 	case !now.Before(b.awaitsLater(now).Add(max(leastPatience, m.takesAgain(r.aim.Step-than)))):
-		m.giveUpLater("it takes longer than to make the steps again")
+		m.giveUpLater(than, "it takes longer than to make the steps again")
 	default:
 		b.regrouping = false
 		return true
@@ -86,12 +97,49 @@ func (m *Machine) takesAgain(steps uint64) time.Duration {
 }
 
 // giveUpLater has the world go on from what members have.
-func (m *Machine) giveUpLater(why string) {
-	r := m.restoring
+func (m *Machine) giveUpLater(than uint64, why string) {
 	m.broken.gaveUp = true
-	m.out.Tell = append(m.out.Tell, r.bringing()...)
-	m.note(notedBroken, "the state after step %d is not waited for, %s: round %d is followed by one that begins after step %d",
-		r.aim.Step, why, m.world.record.Round, r.than)
+	if m.bringsFor(m.broken) {
+		m.out.Tell = append(m.out.Tell, m.restoring.bringing()...)
+	}
+	m.note(notedBroken, "the later state of the storage is not waited for, %s: round %d is followed by one that begins after step %d",
+		why, m.world.record.Round, than)
+}
+
+// staysHeld says whether what members have after a step can be had for some time yet, and those who go on are there for as long: who is about to
+// be killed has to give what it holds to others before, or to be in the next world before, and who is lost may end at any moment.
+func (m *Machine) staysHeld(now time.Time, p *plan, than uint64) bool {
+	for i := range p.members {
+		if mem := m.members[p.members[i].UID]; mem.leaving() && !m.remains(now, mem) {
+			return false
+		}
+	}
+	for _, l := range m.lives(p.members) {
+		if l.step == than && slices.ContainsFunc(l.savers, func(uid string) bool { return m.remains(now, m.members[uid]) }) {
+			return true
+		}
+	}
+	left, _ := m.keepers()
+	left = slices.DeleteFunc(left, func(mem *member) bool { return !m.remains(now, mem) })
+	return slices.ContainsFunc(m.statesOf(left), func(s state) bool { return s.Step >= than })
+}
+
+// remains says whether a member is there for longer than those who leave have to be to be of use to the next world.
+func (m *Machine) remains(now time.Time, mem *member) bool {
+	by := mem.want.LeaveBy
+	return mem.connected && !mem.report.Terminating && mem.want.Lost == "" && !m.mayEnd(mem) &&
+		(by.IsZero() || by.Sub(now) > m.gang.BarrierTimeout+2*leaveMargin)
+}
+
+// doWithoutLater has nobody left out for a later checkpoint where those who know how to bring it are too few without the others; false where
+// nobody is.
+func (m *Machine) doWithoutLater() bool {
+	if !m.bringsFor(m.broken) || !m.restoring.later || !slices.ContainsFunc(sortedKeys(m.members), func(uid string) bool { return m.isLeftOut(m.members[uid]) }) {
+		return false
+	}
+	m.giveUpLater(m.restoring.than, "those who know how to bring it are too few")
+	m.restoring = nil // nobody begins with any of it who does not know what it is
+	return true
 }
 
 // isMixable says whether some may begin with a snapshot and others with the live state after the same step: it is the very same. What the storage

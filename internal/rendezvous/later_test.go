@@ -192,6 +192,7 @@ func TestWhatWasMadeAgainIsNotMixed(t *testing.T) {
 			t.Errorf("of round %d, after round 5 that has followed on round 4: mixable %t", round, got)
 		}
 	}
+	m.restoring.found = &Snapshot{Round: 3, Step: durable}
 	if !m.isMixable(Snapshot{Round: 2, Step: durable}) {
 		t.Error("what members hold is of the history of the world")
 	}
@@ -220,6 +221,121 @@ func TestALaterManifestIsWaitedFor(t *testing.T) {
 		f.goesOnFrom(l, held, 2)
 		if waited := f.now.Sub(began); waited > 2*stuckTime {
 			t.Errorf("it has taken %s", waited)
+		}
+	}
+}
+
+// joins has workers come that are standbys by the time that it returns.
+func (f *fleet) joins(l *modelLeader, count int) {
+	f.t.Helper()
+	for range count {
+		f.makePod()
+	}
+	for _, p := range f.pods {
+		p.vague = true
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 8)
+}
+
+// A standby whose agent knows no parts is needed: it is in the world that follows, whether the later checkpoint can be brought or not.
+func TestWhoKnowsNoPartsIsNeeded(t *testing.T) {
+	for name, broken := range map[string]string{"it can be brought": "", "it cannot": "403 Forbidden"} {
+		t.Run(name, func(t *testing.T) {
+			f, l, held, durable := outlived(t)
+			f.minimum, f.spares = 3, 1
+			f.joins(l, 1)
+			for _, uid := range []string{"p00", "p01", "p02"} {
+				l.machine.members[uid].parts = true
+			}
+			f.shelf.broken = broken
+			f.lose(l, "p02")
+			f.goesOnFrom(l, map[bool]uint64{true: durable, false: held}[broken == ""], 3)
+		})
+	}
+}
+
+// It turns out to be in parts, of which nothing can be begun with then: what is held serves.
+func TestWhoKnowsNoPartsIsNeededForWhatIsInParts(t *testing.T) {
+	f, l, held, _ := outlived(t)
+	f.minimum, f.spares = 3, 1
+	f.joins(l, 1)
+	m := l.machine
+	for _, uid := range []string{"p00", "p01", "p02"} {
+		m.members[uid].parts = true
+	}
+	f.shelf.hang = map[string]bool{"p00": true, "p01": true, "p03": true}
+	f.lose(l, "p02")
+	f.until(l, "it is brought", func() bool { r := m.restoring; return r.of != nil && r.who != "" })
+	r := m.restoring
+	r.found, r.parts = &r.aim, []Snapshot{r.aim}
+	if !m.isLeftOut(m.members["p03"]) {
+		t.Error("it would be in a world of which it does not know the state")
+	}
+	f.shelf.silent = "it is not asked any more"
+	f.goesOnFrom(l, held, 3)
+}
+
+// Those who hold the state in memory are to be killed while the storage hangs: the others go on with it before.
+func TestWhoHoldsTheStateIsAboutToGo(t *testing.T) {
+	for name, goes := range map[string]func(f *fleet, p *pod){
+		"killed in a minute": func(f *fleet, p *pod) { p.want.Leaving, p.want.LeaveBy = ReasonEvicted, f.now.Add(time.Minute) },
+		"killed in a while":  func(f *fleet, p *pod) { p.want.Leaving, p.want.LeaveBy = ReasonEvicted, f.now.Add(2*time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l, held, _ := outlived(t)
+			f.minimum, f.spares = 2, 2
+			f.joins(l, 2)
+			f.shelf.hang = map[string]bool{}
+			for _, uid := range f.uids() {
+				f.shelf.hang[uid] = true
+			}
+			goes(f, f.pods["p00"])
+			goes(f, f.pods["p01"])
+			by := f.pods["p00"].want.LeaveBy
+			f.lose(l, "p02")
+			for f.now.Before(by) && l.machine.world.record.Round == 1 {
+				f.turn(l)
+			}
+			f.goesOnFrom(l, held, 2)
+		})
+	}
+}
+
+// Somebody stays who holds it: that another one goes is no reason to give up what is later.
+func TestOneWhoHoldsTheStateStays(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.shelf.silent = "503 Slow Down"
+	f.pods["p00"].want.Leaving, f.pods["p00"].want.LeaveBy = ReasonEvicted, f.now.Add(30*time.Second)
+	f.lose(l, "p02")
+	f.turns(l, 10)
+	if b := l.machine.broken; b == nil || b.gaveUp {
+		t.Fatalf("it was given up; it is %s", l.machine.State())
+	}
+	f.shelf.silent = ""
+	f.goesOnFrom(l, durable, 1)
+}
+
+// Who is being killed, is lost, or is not in touch, is nobody from whom what is held can be had later on.
+func TestWhoHoldsTheStateForLonger(t *testing.T) {
+	for name, goes := range map[string]func(*Machine, *member){
+		"is being killed": func(_ *Machine, mem *member) { mem.report.Terminating = true },
+		"is lost":         func(m *Machine, mem *member) { mem.lostIn, mem.report.Stays = m.world.record.Round, false },
+		"is given up":     func(_ *Machine, mem *member) { mem.want.Lost = "its node is gone" },
+		"hung up":         func(_ *Machine, mem *member) { mem.connected = false },
+	} {
+		f, l, held, _ := outlived(t)
+		m := l.machine
+		m.broken = &recovery{}
+		p := &plan{members: []Member{m.members["p00"].want}}
+		for _, uid := range []string{"p01", "p02"} {
+			goes(m, m.members[uid])
+		}
+		if !m.staysHeld(f.now, p, held) {
+			t.Errorf("%s: one stays", name)
+		}
+		if goes(m, m.members["p00"]); m.staysHeld(f.now, p, held) {
+			t.Errorf("%s: nobody stays", name)
 		}
 	}
 }

@@ -216,10 +216,23 @@ func (m *Machine) broughtFor(mem *member) []Snapshot {
 	return nil
 }
 
-// isLeftOut says whether a member is in no world as long as something is brought for the one that follows on a broken one: it knows no
-// parts, and came to a world whose members do, as far as they were heard. Where none was nobody is left out.
+// isLeftOut says whether a member is in no world as long as something is brought for the one that follows on a broken one, as it knows no
+// parts. Of what is later than what members have it must be known that it is in parts, and it must be of use.
 func (m *Machine) isLeftOut(mem *member) bool {
-	if mem.parts || !m.bringsFor(m.broken) || m.world.ranks.rank(mem.want.UID) >= 0 {
+	if mem.parts || !m.bringsFor(m.broken) {
+		return false
+	}
+	r := m.restoring
+	if r.later && (m.broken.gaveUp || r.vainly != "" || r.parts == nil || r.found.Step <= r.than) {
+		return false
+	}
+	return m.canBeLeftOut(mem)
+}
+
+// canBeLeftOut says whether a member that knows no parts came to a world whose members do, as far as they were heard. Where none was nobody
+// is left out.
+func (m *Machine) canBeLeftOut(mem *member) bool {
+	if m.world.ranks.rank(mem.want.UID) >= 0 {
 		return false
 	}
 	know := false
@@ -243,7 +256,7 @@ func (m *Machine) isUnfit(by *member) bool {
 	case !m.isOfHistory(found.Snapshot):
 		m.lookFurther(found.Path, "checkpoint "+found.Path+" has steps that were thrown away since")
 		return true
-	case len(by.report.RestoredParts) > 0 && m.anyOlder():
+	case len(by.report.RestoredParts) > 0 && m.anyOlder(m.canBeLeftOut):
 		m.failRestore("checkpoint %s is in parts, which the agent of a worker does not know", found.Path)
 		return true
 	}

@@ -141,6 +141,9 @@ func (m *Machine) recover(now time.Time) *plan {
 	m.findUnreached(now)
 	r := m.broken
 	members := m.survivors(now)
+	if members == nil && m.doWithoutLater() {
+		members = m.survivors(now)
+	}
 	if members == nil {
 		m.regroup("too few workers are left of round %d: they wait for others, with their state")
 		return nil

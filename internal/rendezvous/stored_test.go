@@ -88,6 +88,9 @@ func (f *fleet) checkStored(l *modelLeader, next Record, plan *plan) {
 	if plan.broken.gaveUp && f.now.Sub(plan.broken.began) >= stuckTime {
 		return // who was asked hung
 	}
+	if m.isAtRisk(f.now, plan) {
+		return // it is gone on from what is held while it can be had
+	}
 	heard := func(c *checkpointed) bool {
 		for _, mem := range m.members {
 			if r := &mem.report; r.Durable.Path == c.path || r.Restored.Found && r.Restored.Path == c.path {
@@ -103,6 +106,11 @@ func (f *fleet) checkStored(l *modelLeader, next Record, plan *plan) {
 			f.t.Fatalf("round %d begins after step %d, and the storage has %s of the history of round %d", next.Round, next.FromStep, c.path, next.Parent)
 		}
 	}
+}
+
+// isAtRisk says whether what a plan begins with can be had no more soon, or some of its members leave soon, as its leader knows of them.
+func (m *Machine) isAtRisk(now time.Time, p *plan) bool {
+	return !m.staysHeld(now, p, p.fromStep)
 }
 
 // historyOf is the longest state that anybody has, or had, of a round.
