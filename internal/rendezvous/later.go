@@ -48,8 +48,13 @@ func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 			m.giveUpLater(than, "those who hold what is in memory are about to go")
 		}
 		return false
+	case m.hasLater():
+		return false // what is newer would take its place before it is there itself
+	case (!m.bringsFor(b) || !m.isLaterStored(than)) && m.awaitsManifest(now, than):
+		b.regrouping = false
+		return true
 	case !m.isLaterStored(than):
-		return m.awaitsManifest(now, than)
+		return false
 	}
 	if !m.bringsFor(b) {
 		m.restoring = m.restoringOf(m.checkpoints())
@@ -59,12 +64,16 @@ func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 	r := m.restoring
 	r.over, r.later, r.than = false, true, than // or who had brought it is gone
 	m.askForRestore(now, p)
+	b.countLater(now, m.isBringing(false))
 	switch {
-	case r.over || !m.isLaterStored(than):
-		return r.over && m.isLaterStored(than) // all of it is there, as is seen when this is decided next
-	case m.isUnanswered(now):
+	case !m.isLaterStored(than):
+		return false
+	case r.over: // all of it is there, as is seen when this is decided next
+		b.regrouping = false
+		return true
+	case m.isUnanswered(now) && !m.isBringing(true): // who has just taken over may have an answer
 		m.giveUpLater(than, "nobody has had an answer from the storage for "+stuckTime.String())
-	case !now.Before(b.awaitsLater(now).Add(max(leastPatience, m.takesAgain(r.aim.Step-than)))):
+	case b.laterFor >= max(leastPatience, m.takesAgain(r.aim.Step-than)):
 		m.giveUpLater(than, "it takes longer than to make the steps again")
 	default:
 		b.regrouping = false
@@ -73,17 +82,45 @@ func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 	return false
 }
 
-// awaitsManifest says whether the manifest of a later checkpoint is waited for, of which all else is in the storage: for as long as an answer.
-func (m *Machine) awaitsManifest(now time.Time, than uint64) bool {
-	return m.gang.Strategy == InPlace && !m.broken.gaveUp && m.finishesOne(than) && now.Before(m.broken.awaitsLater(now).Add(stuckTime))
+// hasLater says whether members have a later checkpoint in full that was brought.
+func (m *Machine) hasLater() bool {
+	r := m.restoring
+	if !m.bringsFor(m.broken) || !r.later || !r.over || r.found == nil || r.found.Step <= r.than {
+		return false
+	}
+	_, held := m.stateOf(*r.found)
+	return held
 }
 
-// awaitsLater is since when something later is waited for that the storage may give.
-func (r *recovery) awaitsLater(now time.Time) time.Time {
-	if r.laterSince.IsZero() {
-		r.laterSince = now
+// awaitsManifest says whether the manifest of a later checkpoint is waited for, of which all else is in the storage: for as long as an answer.
+func (m *Machine) awaitsManifest(now time.Time, than uint64) bool {
+	b := m.broken
+	if m.gang.Strategy != InPlace || !m.finishesOne(than) {
+		return false
 	}
-	return r.laterSince
+	if b.manifestSince.IsZero() {
+		b.manifestSince = now
+	}
+	return now.Before(b.manifestSince.Add(stuckTime))
+}
+
+// countLater counts how long somebody has been asked for a later checkpoint: while nobody is nothing comes of it, and nothing is waited for.
+func (r *recovery) countLater(now time.Time, asked bool) {
+	if !r.laterAt.IsZero() {
+		r.laterFor += now.Sub(r.laterAt)
+	}
+	if r.laterAt = (time.Time{}); asked {
+		r.laterAt = now
+	}
+}
+
+// restartLater has what is later be waited for anew once there are enough to go on: nobody could have gone on before.
+func (m *Machine) restartLater() {
+	b := m.broken
+	b.laterFor, b.laterAt, b.manifestSince = 0, time.Time{}, time.Time{}
+	if m.bringsFor(b) && m.restoring.later {
+		m.restoring.muteSince, m.restoring.busySince = time.Time{}, time.Time{}
+	}
 }
 
 // takesAgain is how long so many steps take to be made again; 0 where nobody says how long one takes.

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -338,4 +339,128 @@ func TestWhoHoldsTheStateForLonger(t *testing.T) {
 			t.Errorf("%s: nobody stays", name)
 		}
 	}
+}
+
+// One alone brings it when too few are left: the time in which it could not be gone on from does not count, and nobody is said to be missing
+// once there are enough.
+func TestALaterCheckpointIsBroughtOnceEnoughAreThere(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.minimum = 2
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.hang = map[string]bool{"p00": true}
+	f.lose(l, "p02")
+	f.until(l, "it is brought", func() bool { return l.machine.restoring.of != nil })
+	f.lose(l, "p00")
+	for began := f.now; f.now.Sub(began) < 2*leastPatience; {
+		f.turn(l)
+	}
+	if state := l.machine.State(); state != StateRegrouping {
+		t.Fatalf("it is %s", state)
+	}
+	f.joins(l, 1)
+	f.goesOnFrom(l, durable, 2)
+}
+
+// A manifest is waited for once enough are there: nobody says that others are missing.
+func TestAManifestIsWaitedForOnceEnoughAreThere(t *testing.T) {
+	f, l, _, _ := outlived(t)
+	f.shelf.kept, f.shelf.away, f.minimum = nil, true, 2
+	f.pods["p00"].durable, l.machine.durable = Durable{}, Durable{}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.settleSteps()
+	step := uint64(len(f.pods["p00"].process.state))
+	l.machine.uploading = &uploading{snapshot: Snapshot{Round: 1, Step: step}, by: "p00", puts: []put{{done: true}}, since: f.now, writing: f.now}
+	f.lose(l, "p01")
+	f.lose(l, "p02")
+	f.until(l, "too few are left", func() bool { return l.machine.State() == StateRegrouping })
+	f.joins(l, 1)
+	if phase, why := l.machine.doing(); phase != PhaseRecovering {
+		t.Errorf("it is %s: %s; %+v", phase, why, l.machine.world.record)
+	}
+	f.checkpointed(1, step)
+	f.goesOnFrom(l, step, 2)
+}
+
+// Nobody could bring what was later, and what was held is gone then: what could be done without is needed, and is tried once more.
+func TestWhatCouldNotBeBroughtIsNeeded(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.shelf.broken = "no space left on device"
+	f.lose(l, "p02")
+	f.until(l, "a world is written", func() bool { return l.writing != nil && l.machine.writing != nil && l.machine.writing.plan != nil })
+	l.writing, f.shelf.broken = nil, ""
+	for _, uid := range f.uids() {
+		if p := f.pods[uid]; !p.dead {
+			p.snapshots = nil
+			f.tellState(p)
+		}
+	}
+	_ = f.handle(l, RecordAnswered{Err: errors.New("the API server has taken none of it")})
+	f.goesOnFrom(l, durable, 2)
+}
+
+// The storage has an answer for none of several: each says so once, and is not waited for as long as the first.
+func TestNobodyOfSeveralHasAnAnswer(t *testing.T) {
+	f, l, held, _ := outlived(t)
+	f.target, f.spares = 6, 3
+	f.joins(l, 3)
+	f.target, f.spares = 5, 0
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.silent = "no route to host"
+	f.lose(l, "p02")
+	began := f.now
+	for range 2000 {
+		if f.turn(l); l.machine.world.record.Round > 1 {
+			break
+		}
+	}
+	if waited := f.now.Sub(began); waited < stuckTime || waited > stuckTime+15*time.Second {
+		t.Errorf("it has taken %s", waited)
+	}
+	f.goesOnFrom(l, held, l.machine.world.record.Workers)
+	if l.machine.world.record.Workers < 4 {
+		t.Errorf("there are %d", l.machine.world.record.Workers)
+	}
+}
+
+// All of a later checkpoint is there, and too few are left to begin with it; a newer one becomes durable. That is not brought instead: agents have
+// no room for both, and nothing may come of it.
+func TestWhatHasComeIsNotDroppedForWhatIsNewer(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.minimum = 2
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.hang = map[string]bool{"p00": true}
+	f.lose(l, "p02")
+	f.until(l, "it is brought", func() bool { r := l.machine.restoring; return r.of != nil && r.who == "p00" })
+	f.lose(l, "p01")
+	f.answers()
+	f.until(l, "it is there", func() bool { return l.machine.restoring.over })
+	step := uint64(len(f.pods["p00"].process.state))
+	if step <= durable {
+		t.Fatalf("the steps are %d and %d", durable, step)
+	}
+	f.checkpointed(1, step)
+	f.turns(l, 3)
+	f.shelf.hang = map[string]bool{"p00": true, "p03": true}
+	f.joins(l, 1)
+	f.goesOnFrom(l, durable, 2)
+}
+
+// The manifest of a newer checkpoint is about to be written: the one before it is not brought meanwhile, only to be dropped.
+func TestANewerManifestComesBeforeAnOlderCheckpoint(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.shelf.away = true
+	f.settleSteps()
+	step := uint64(len(f.pods["p00"].process.state))
+	if step <= durable {
+		t.Fatalf("the steps are %d and %d", durable, step)
+	}
+	l.machine.uploading = &uploading{snapshot: Snapshot{Round: 1, Step: step}, by: "p00", puts: []put{{done: true}}, since: f.now, writing: f.now}
+	asked := f.shelf.asked
+	f.lose(l, "p02")
+	f.turns(l, 10)
+	if l.machine.world.record.Round > 1 || f.shelf.asked != asked {
+		t.Errorf("%d were asked for it; there is %+v", f.shelf.asked-asked, l.machine.world.record)
+	}
+	f.checkpointed(1, step)
+	f.goesOnFrom(l, step, 2)
 }
