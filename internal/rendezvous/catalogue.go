@@ -57,7 +57,7 @@ type catalogue struct {
 
 // catalogueOf is that of these members, with what differs by the ranks of those who are away for a while.
 func (m *Machine) catalogueOf(members []*member) catalogue {
-	made, older := m.mostMade(), m.anyOlder()
+	made, older := m.mostMade(), m.anyOlder(m.isLeftOut)
 	counts := func(mem *member, s Snapshot) bool {
 		if older {
 			if _, isPart := share.Parse(s.Part); isPart {
@@ -141,10 +141,10 @@ func (m *Machine) statesOf(members []*member) []state {
 	return c.states()
 }
 
-// anyOlder says whether there is a member whose agent knows no parts: what is written for all must be whole then.
-func (m *Machine) anyOlder() bool {
+// anyOlder says whether there is a member whose agent knows no parts, and who is not left out: what is written for all must be whole then.
+func (m *Machine) anyOlder(isLeftOut func(*member) bool) bool {
 	for _, mem := range m.members {
-		if mem.joined && !mem.parts && !m.isLeftOut(mem) {
+		if mem.joined && !mem.parts && !isLeftOut(mem) {
 			return true
 		}
 	}

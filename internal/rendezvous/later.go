@@ -1,6 +1,9 @@
 package rendezvous
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A recovery begins with the newest state that anything can give: live state and snapshots in memory where they are of the same step or a
 // later one, and a checkpoint where the storage has a later one, as where copies come more slowly than checkpoints. Members keep what they
@@ -37,8 +40,21 @@ func (m *Machine) isLaterStored(than uint64) bool {
 // have; false where there is none, or it is not worth to be waited for any more.
 func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 	b := m.broken
-	if !m.isLaterStored(than) {
-		return m.awaitsManifest(now, than)
+	switch {
+	case b.gaveUp:
+		return false
+	case !m.staysHeld(now, p, than):
+		if m.isLaterStored(than) {
+			m.giveUpLater(than, "those who hold what is in memory are about to go")
+		}
+		return false
+	case m.hasLater():
+		return false // what is newer would take its place before it is there itself
+	case (!m.bringsFor(b) || !m.isLaterStored(than)) && m.awaitsManifest(now, than):
+		b.regrouping = false
+		return true
+	case !m.isLaterStored(than):
+		return false
 	}
 	if !m.bringsFor(b) {
 		m.restoring = m.restoringOf(m.checkpoints())
@@ -48,13 +64,17 @@ func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 	r := m.restoring
 	r.over, r.later, r.than = false, true, than // or who had brought it is gone
 	m.askForRestore(now, p)
+	b.countLater(now, m.isBringing(false))
 	switch {
-	case r.over || !m.isLaterStored(than):
-		return r.over && m.isLaterStored(than) // all of it is there, as is seen when this is decided next
-	case m.isUnanswered(now):
-		m.giveUpLater("nobody has had an answer from the storage for " + stuckTime.String())
-	case !now.Before(b.awaitsLater(now).Add(max(leastPatience, m.takesAgain(r.aim.Step-than)))):
-		m.giveUpLater("it takes longer than to make the steps again")
+	case !m.isLaterStored(than):
+		return false
+	case r.over: // all of it is there, as is seen when this is decided next
+		b.regrouping = false
+		return true
+	case m.isUnanswered(now) && !m.isBringing(true): // who has just taken over may have an answer
+		m.giveUpLater(than, "nobody has had an answer from the storage for "+stuckTime.String())
+	case b.laterFor >= max(leastPatience, m.takesAgain(r.aim.Step-than)):
+		m.giveUpLater(than, "it takes longer than to make the steps again")
 	default:
 		b.regrouping = false
 		return true
@@ -62,17 +82,45 @@ func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 	return false
 }
 
-// awaitsManifest says whether the manifest of a later checkpoint is waited for, of which all else is in the storage: for as long as an answer.
-func (m *Machine) awaitsManifest(now time.Time, than uint64) bool {
-	return m.gang.Strategy == InPlace && !m.broken.gaveUp && m.finishesOne(than) && now.Before(m.broken.awaitsLater(now).Add(stuckTime))
+// hasLater says whether members have a later checkpoint in full that was brought.
+func (m *Machine) hasLater() bool {
+	r := m.restoring
+	if !m.bringsFor(m.broken) || !r.later || !r.over || r.found == nil || r.found.Step <= r.than {
+		return false
+	}
+	_, held := m.stateOf(*r.found)
+	return held
 }
 
-// awaitsLater is since when something later is waited for that the storage may give.
-func (r *recovery) awaitsLater(now time.Time) time.Time {
-	if r.laterSince.IsZero() {
-		r.laterSince = now
+// awaitsManifest says whether the manifest of a later checkpoint is waited for, of which all else is in the storage: for as long as an answer.
+func (m *Machine) awaitsManifest(now time.Time, than uint64) bool {
+	b := m.broken
+	if m.gang.Strategy != InPlace || !m.finishesOne(than) {
+		return false
 	}
-	return r.laterSince
+	if b.manifestSince.IsZero() {
+		b.manifestSince = now
+	}
+	return now.Before(b.manifestSince.Add(stuckTime))
+}
+
+// countLater counts how long somebody has been asked for a later checkpoint: while nobody is nothing comes of it, and nothing is waited for.
+func (r *recovery) countLater(now time.Time, asked bool) {
+	if !r.laterAt.IsZero() {
+		r.laterFor += now.Sub(r.laterAt)
+	}
+	if r.laterAt = (time.Time{}); asked {
+		r.laterAt = now
+	}
+}
+
+// restartLater has what is later be waited for anew once there are enough to go on: nobody could have gone on before.
+func (m *Machine) restartLater() {
+	b := m.broken
+	b.laterFor, b.laterAt, b.manifestSince = 0, time.Time{}, time.Time{}
+	if m.bringsFor(b) && m.restoring.later {
+		m.restoring.muteSince, m.restoring.busySince = time.Time{}, time.Time{}
+	}
 }
 
 // takesAgain is how long so many steps take to be made again; 0 where nobody says how long one takes.
@@ -86,12 +134,49 @@ func (m *Machine) takesAgain(steps uint64) time.Duration {
 }
 
 // giveUpLater has the world go on from what members have.
-func (m *Machine) giveUpLater(why string) {
-	r := m.restoring
+func (m *Machine) giveUpLater(than uint64, why string) {
 	m.broken.gaveUp = true
-	m.out.Tell = append(m.out.Tell, r.bringing()...)
-	m.note(notedBroken, "the state after step %d is not waited for, %s: round %d is followed by one that begins after step %d",
-		r.aim.Step, why, m.world.record.Round, r.than)
+	if m.bringsFor(m.broken) {
+		m.out.Tell = append(m.out.Tell, m.restoring.bringing()...)
+	}
+	m.note(notedBroken, "the later state of the storage is not waited for, %s: round %d is followed by one that begins after step %d",
+		why, m.world.record.Round, than)
+}
+
+// staysHeld says whether what members have after a step can be had for some time yet, and those who go on are there for as long: who is about to
+// be killed has to give what it holds to others before, or to be in the next world before, and who is lost may end at any moment.
+func (m *Machine) staysHeld(now time.Time, p *plan, than uint64) bool {
+	for i := range p.members {
+		if mem := m.members[p.members[i].UID]; mem.leaving() && !m.remains(now, mem) {
+			return false
+		}
+	}
+	for _, l := range m.lives(p.members) {
+		if l.step == than && slices.ContainsFunc(l.savers, func(uid string) bool { return m.remains(now, m.members[uid]) }) {
+			return true
+		}
+	}
+	left, _ := m.keepers()
+	left = slices.DeleteFunc(left, func(mem *member) bool { return !m.remains(now, mem) })
+	return slices.ContainsFunc(m.statesOf(left), func(s state) bool { return s.Step >= than })
+}
+
+// remains says whether a member is there for longer than those who leave have to be to be of use to the next world.
+func (m *Machine) remains(now time.Time, mem *member) bool {
+	by := mem.want.LeaveBy
+	return mem.connected && !mem.report.Terminating && mem.want.Lost == "" && !m.mayEnd(mem) &&
+		(by.IsZero() || by.Sub(now) > m.gang.BarrierTimeout+2*leaveMargin)
+}
+
+// doWithoutLater has nobody left out for a later checkpoint where those who know how to bring it are too few without the others; false where
+// nobody is.
+func (m *Machine) doWithoutLater() bool {
+	if !m.bringsFor(m.broken) || !m.restoring.later || !slices.ContainsFunc(sortedKeys(m.members), func(uid string) bool { return m.isLeftOut(m.members[uid]) }) {
+		return false
+	}
+	m.giveUpLater(m.restoring.than, "those who know how to bring it are too few")
+	m.restoring = nil // nobody begins with any of it who does not know what it is
+	return true
 }
 
 // isMixable says whether some may begin with a snapshot and others with the live state after the same step: it is the very same. What the storage

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -192,7 +193,7 @@ func TestWhatWasMadeAgainIsNotMixed(t *testing.T) {
 			t.Errorf("of round %d, after round 5 that has followed on round 4: mixable %t", round, got)
 		}
 	}
-	m.restoring.found = &Snapshot{Round: 5, Step: durable}
+	m.restoring.found = &Snapshot{Round: 3, Step: durable}
 	if !m.isMixable(Snapshot{Round: 2, Step: durable}) {
 		t.Error("what members hold is of the history of the world")
 	}
@@ -223,4 +224,243 @@ func TestALaterManifestIsWaitedFor(t *testing.T) {
 			t.Errorf("it has taken %s", waited)
 		}
 	}
+}
+
+// joins has workers come that are standbys by the time that it returns.
+func (f *fleet) joins(l *modelLeader, count int) {
+	f.t.Helper()
+	for range count {
+		f.makePod()
+	}
+	for _, p := range f.pods {
+		p.vague = true
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 8)
+}
+
+// A standby whose agent knows no parts is needed: it is in the world that follows, whether the later checkpoint can be brought or not.
+func TestWhoKnowsNoPartsIsNeeded(t *testing.T) {
+	for name, broken := range map[string]string{"it can be brought": "", "it cannot": "403 Forbidden"} {
+		t.Run(name, func(t *testing.T) {
+			f, l, held, durable := outlived(t)
+			f.minimum, f.spares = 3, 1
+			f.joins(l, 1)
+			for _, uid := range []string{"p00", "p01", "p02"} {
+				l.machine.members[uid].parts = true
+			}
+			f.shelf.broken = broken
+			f.lose(l, "p02")
+			f.goesOnFrom(l, map[bool]uint64{true: durable, false: held}[broken == ""], 3)
+		})
+	}
+}
+
+// It turns out to be in parts, of which nothing can be begun with then: what is held serves.
+func TestWhoKnowsNoPartsIsNeededForWhatIsInParts(t *testing.T) {
+	f, l, held, _ := outlived(t)
+	f.minimum, f.spares = 3, 1
+	f.joins(l, 1)
+	m := l.machine
+	for _, uid := range []string{"p00", "p01", "p02"} {
+		m.members[uid].parts = true
+	}
+	f.shelf.hang = map[string]bool{"p00": true, "p01": true, "p03": true}
+	f.lose(l, "p02")
+	f.until(l, "it is brought", func() bool { r := m.restoring; return r.of != nil && r.who != "" })
+	r := m.restoring
+	r.found, r.parts = &r.aim, []Snapshot{r.aim}
+	if !m.isLeftOut(m.members["p03"]) {
+		t.Error("it would be in a world of which it does not know the state")
+	}
+	f.shelf.silent = "it is not asked any more"
+	f.goesOnFrom(l, held, 3)
+}
+
+// Those who hold the state in memory are to be killed while the storage hangs: the others go on with it before.
+func TestWhoHoldsTheStateIsAboutToGo(t *testing.T) {
+	for name, goes := range map[string]func(f *fleet, p *pod){
+		"killed in a minute": func(f *fleet, p *pod) { p.want.Leaving, p.want.LeaveBy = ReasonEvicted, f.now.Add(time.Minute) },
+		"killed in a while":  func(f *fleet, p *pod) { p.want.Leaving, p.want.LeaveBy = ReasonEvicted, f.now.Add(2*time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l, held, _ := outlived(t)
+			f.minimum, f.spares = 2, 2
+			f.joins(l, 2)
+			f.shelf.hang = map[string]bool{}
+			for _, uid := range f.uids() {
+				f.shelf.hang[uid] = true
+			}
+			goes(f, f.pods["p00"])
+			goes(f, f.pods["p01"])
+			by := f.pods["p00"].want.LeaveBy
+			f.lose(l, "p02")
+			for f.now.Before(by) && l.machine.world.record.Round == 1 {
+				f.turn(l)
+			}
+			f.goesOnFrom(l, held, 2)
+		})
+	}
+}
+
+// Somebody stays who holds it: that another one goes is no reason to give up what is later.
+func TestOneWhoHoldsTheStateStays(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.shelf.silent = "503 Slow Down"
+	f.pods["p00"].want.Leaving, f.pods["p00"].want.LeaveBy = ReasonEvicted, f.now.Add(30*time.Second)
+	f.lose(l, "p02")
+	f.turns(l, 10)
+	if b := l.machine.broken; b == nil || b.gaveUp {
+		t.Fatalf("it was given up; it is %s", l.machine.State())
+	}
+	f.shelf.silent = ""
+	f.goesOnFrom(l, durable, 1)
+}
+
+// Who is being killed, is lost, or is not in touch, is nobody from whom what is held can be had later on.
+func TestWhoHoldsTheStateForLonger(t *testing.T) {
+	for name, goes := range map[string]func(*Machine, *member){
+		"is being killed": func(_ *Machine, mem *member) { mem.report.Terminating = true },
+		"is lost":         func(m *Machine, mem *member) { mem.lostIn, mem.report.Stays = m.world.record.Round, false },
+		"is given up":     func(_ *Machine, mem *member) { mem.want.Lost = "its node is gone" },
+		"hung up":         func(_ *Machine, mem *member) { mem.connected = false },
+	} {
+		f, l, held, _ := outlived(t)
+		m := l.machine
+		m.broken = &recovery{}
+		p := &plan{members: []Member{m.members["p00"].want}}
+		for _, uid := range []string{"p01", "p02"} {
+			goes(m, m.members[uid])
+		}
+		if !m.staysHeld(f.now, p, held) {
+			t.Errorf("%s: one stays", name)
+		}
+		if goes(m, m.members["p00"]); m.staysHeld(f.now, p, held) {
+			t.Errorf("%s: nobody stays", name)
+		}
+	}
+}
+
+// One alone brings it when too few are left: the time in which it could not be gone on from does not count, and nobody is said to be missing
+// once there are enough.
+func TestALaterCheckpointIsBroughtOnceEnoughAreThere(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.minimum = 2
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.hang = map[string]bool{"p00": true}
+	f.lose(l, "p02")
+	f.until(l, "it is brought", func() bool { return l.machine.restoring.of != nil })
+	f.lose(l, "p00")
+	for began := f.now; f.now.Sub(began) < 2*leastPatience; {
+		f.turn(l)
+	}
+	if state := l.machine.State(); state != StateRegrouping {
+		t.Fatalf("it is %s", state)
+	}
+	f.joins(l, 1)
+	f.goesOnFrom(l, durable, 2)
+}
+
+// A manifest is waited for once enough are there: nobody says that others are missing.
+func TestAManifestIsWaitedForOnceEnoughAreThere(t *testing.T) {
+	f, l, _, _ := outlived(t)
+	f.shelf.kept, f.shelf.away, f.minimum = nil, true, 2
+	f.pods["p00"].durable, l.machine.durable = Durable{}, Durable{}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.settleSteps()
+	step := uint64(len(f.pods["p00"].process.state))
+	l.machine.uploading = &uploading{snapshot: Snapshot{Round: 1, Step: step}, by: "p00", puts: []put{{done: true}}, since: f.now, writing: f.now}
+	f.lose(l, "p01")
+	f.lose(l, "p02")
+	f.until(l, "too few are left", func() bool { return l.machine.State() == StateRegrouping })
+	f.joins(l, 1)
+	if phase, why := l.machine.doing(); phase != PhaseRecovering {
+		t.Errorf("it is %s: %s; %+v", phase, why, l.machine.world.record)
+	}
+	f.checkpointed(1, step)
+	f.goesOnFrom(l, step, 2)
+}
+
+// Nobody could bring what was later, and what was held is gone then: what could be done without is needed, and is tried once more.
+func TestWhatCouldNotBeBroughtIsNeeded(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.shelf.broken = "no space left on device"
+	f.lose(l, "p02")
+	f.until(l, "a world is written", func() bool { return l.writing != nil && l.machine.writing != nil && l.machine.writing.plan != nil })
+	l.writing, f.shelf.broken = nil, ""
+	for _, uid := range f.uids() {
+		if p := f.pods[uid]; !p.dead {
+			p.snapshots = nil
+			f.tellState(p)
+		}
+	}
+	_ = f.handle(l, RecordAnswered{Err: errors.New("the API server has taken none of it")})
+	f.goesOnFrom(l, durable, 2)
+}
+
+// The storage has an answer for none of several: each says so once, and is not waited for as long as the first.
+func TestNobodyOfSeveralHasAnAnswer(t *testing.T) {
+	f, l, held, _ := outlived(t)
+	f.target, f.spares = 6, 3
+	f.joins(l, 3)
+	f.target, f.spares = 5, 0
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.silent = "no route to host"
+	f.lose(l, "p02")
+	began := f.now
+	for range 2000 {
+		if f.turn(l); l.machine.world.record.Round > 1 {
+			break
+		}
+	}
+	if waited := f.now.Sub(began); waited < stuckTime || waited > stuckTime+15*time.Second {
+		t.Errorf("it has taken %s", waited)
+	}
+	f.goesOnFrom(l, held, l.machine.world.record.Workers)
+	if l.machine.world.record.Workers < 4 {
+		t.Errorf("there are %d", l.machine.world.record.Workers)
+	}
+}
+
+// All of a later checkpoint is there, and too few are left to begin with it; a newer one becomes durable. That is not brought instead: agents have
+// no room for both, and nothing may come of it.
+func TestWhatHasComeIsNotDroppedForWhatIsNewer(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.minimum = 2
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.hang = map[string]bool{"p00": true}
+	f.lose(l, "p02")
+	f.until(l, "it is brought", func() bool { r := l.machine.restoring; return r.of != nil && r.who == "p00" })
+	f.lose(l, "p01")
+	f.answers()
+	f.until(l, "it is there", func() bool { return l.machine.restoring.over })
+	step := uint64(len(f.pods["p00"].process.state))
+	if step <= durable {
+		t.Fatalf("the steps are %d and %d", durable, step)
+	}
+	f.checkpointed(1, step)
+	f.turns(l, 3)
+	f.shelf.hang = map[string]bool{"p00": true, "p03": true}
+	f.joins(l, 1)
+	f.goesOnFrom(l, durable, 2)
+}
+
+// The manifest of a newer checkpoint is about to be written: the one before it is not brought meanwhile, only to be dropped.
+func TestANewerManifestComesBeforeAnOlderCheckpoint(t *testing.T) {
+	f, l, _, durable := outlived(t)
+	f.shelf.away = true
+	f.settleSteps()
+	step := uint64(len(f.pods["p00"].process.state))
+	if step <= durable {
+		t.Fatalf("the steps are %d and %d", durable, step)
+	}
+	l.machine.uploading = &uploading{snapshot: Snapshot{Round: 1, Step: step}, by: "p00", puts: []put{{done: true}}, since: f.now, writing: f.now}
+	asked := f.shelf.asked
+	f.lose(l, "p02")
+	f.turns(l, 10)
+	if l.machine.world.record.Round > 1 || f.shelf.asked != asked {
+		t.Errorf("%d were asked for it; there is %+v", f.shelf.asked-asked, l.machine.world.record)
+	}
+	f.checkpointed(1, step)
+	f.goesOnFrom(l, step, 2)
 }

@@ -22,13 +22,16 @@ func (m *Machine) bringMissing(now time.Time, p *plan) bool {
 		m.regroup("those that are left of round %d hold no snapshot: they wait for others who may have a later one than the storage")
 		return true
 	}
-	if !m.bringsFor(m.broken) {
+	switch {
+	case !m.bringsFor(m.broken):
 		m.restoring = m.restoringOf(known)
 		m.note(notedBroken, "those who are left of round %d hold no whole snapshot: what is missing of step %d is brought from the storage",
 			m.world.record.Round, known[0].Snapshot.Step)
+	case m.restoring.later:
+		m.needLater(known)
 	}
 	r := m.restoring
-	r.over, r.later = false, false // or who had brought some of it is gone
+	r.over = false // or who had brought some of it is gone
 	if r.vainly == "" {
 		m.askForRestore(now, p)
 	}
@@ -95,7 +98,7 @@ func (m *Machine) restoringOf(known []Durable) *restoring {
 
 // bringNewer begins anew where a newer checkpoint has become durable than the one that is being brought, as long as no world begins with that.
 func (m *Machine) bringNewer() {
-	if !m.bringsFor(m.broken) || m.restoring.later && m.broken.gaveUp ||
+	if !m.bringsFor(m.broken) || m.restoring.later && (m.broken.gaveUp || m.hasLater()) ||
 		m.writing != nil && m.writing.plan != nil && m.writing.plan.broken == m.broken {
 		return
 	}
@@ -103,11 +106,28 @@ func (m *Machine) bringNewer() {
 	if len(known) == 0 || newest(known[0].Snapshot, was.aim) >= 0 {
 		return
 	}
-	m.restoring = m.restoringOf(known)
-	m.restoring.without, m.restoring.refused, m.restoring.later, m.restoring.than = was.without, was.refused, was.later, was.than
-	m.out.Tell = append(m.out.Tell, was.bringing()...)
+	m.bringAnew(known)
+	m.restoring.later, m.restoring.than = was.later, was.than
+	m.broken.laterFor, m.broken.laterAt = 0, time.Time{}
 	m.note(notedBroken, "what is missing of step %d, which has become durable, is brought instead of that of step %d",
 		known[0].Snapshot.Step, was.aim.Step)
+}
+
+// bringAnew begins anew, and knows which checkpoints cannot be used.
+func (m *Machine) bringAnew(known []Durable) {
+	was := m.restoring
+	m.restoring = m.restoringOf(known)
+	m.restoring.without, m.restoring.refused = was.without, was.refused
+	m.out.Tell = append(m.out.Tell, was.bringing()...)
+}
+
+// needLater has what was brought as it is later than what members had be brought as they have nothing any more. What had gone wrong was no
+// reason to try for longer, and is one now.
+func (m *Machine) needLater(known []Durable) {
+	if r := m.restoring; r.vainly != "" || len(r.failed) > 0 {
+		m.bringAnew(known)
+	}
+	m.restoring.later, m.restoring.muteSince, m.restoring.busySince = false, time.Time{}, time.Time{}
 }
 
 // isOfHistory says whether the state after a step is one of the history of the world: none of steps that were thrown away since. What an
@@ -179,11 +199,7 @@ func (m *Machine) waitForStorage(now time.Time) {
 
 // isUnanswered says whether nobody who brings something has had an answer from the storage for a while.
 func (m *Machine) isUnanswered(now time.Time) bool {
-	r := m.restoring
-	busy := slices.ContainsFunc(r.bringing(), func(uid string) bool {
-		mem := m.members[uid]
-		return mem != nil && mem.usable() && mem.report.UploadError == ""
-	})
+	r, busy := m.restoring, m.isBringing(true)
 	switch {
 	case !busy && r.muteSince.IsZero():
 		r.muteSince, r.busySince = now, time.Time{}
@@ -195,6 +211,19 @@ func (m *Machine) isUnanswered(now time.Time) bool {
 		r.muteSince = time.Time{} // it has taken that long without an error
 	}
 	return !r.muteSince.IsZero() && !now.Before(r.muteSince.Add(stuckTime))
+}
+
+// isBringing says whether somebody is there who brings something; or somebody who says of nothing that it goes wrong. Who gave way may say so,
+// as it has nothing to do: where members have a state as well that is not waited for.
+func (m *Machine) isBringing(well bool) bool {
+	uids := m.restoring.bringing()
+	if m.restoring.later {
+		uids = m.restoring.asked()
+	}
+	return slices.ContainsFunc(uids, func(uid string) bool {
+		mem := m.members[uid]
+		return mem != nil && mem.usable() && (!well || mem.report.UploadError == "")
+	})
 }
 
 // broughtFor are the parts that a member has brought for the world after the broken one, or the whole file: agents do not list them before a
@@ -216,10 +245,23 @@ func (m *Machine) broughtFor(mem *member) []Snapshot {
 	return nil
 }
 
-// isLeftOut says whether a member is in no world as long as something is brought for the one that follows on a broken one: it knows no
-// parts, and came to a world whose members do, as far as they were heard. Where none was nobody is left out.
+// isLeftOut says whether a member is in no world as long as something is brought for the one that follows on a broken one, as it knows no
+// parts. Of what is later than what members have it must be known that it is in parts, and it must be of use.
 func (m *Machine) isLeftOut(mem *member) bool {
-	if mem.parts || !m.bringsFor(m.broken) || m.world.ranks.rank(mem.want.UID) >= 0 {
+	if mem.parts || !m.bringsFor(m.broken) {
+		return false
+	}
+	r := m.restoring
+	if r.later && (m.broken.gaveUp || r.vainly != "" || r.parts == nil || r.found.Step <= r.than) {
+		return false
+	}
+	return m.canBeLeftOut(mem)
+}
+
+// canBeLeftOut says whether a member that knows no parts came to a world whose members do, as far as they were heard. Where none was nobody
+// is left out.
+func (m *Machine) canBeLeftOut(mem *member) bool {
+	if m.world.ranks.rank(mem.want.UID) >= 0 {
 		return false
 	}
 	know := false
@@ -243,7 +285,7 @@ func (m *Machine) isUnfit(by *member) bool {
 	case !m.isOfHistory(found.Snapshot):
 		m.lookFurther(found.Path, "checkpoint "+found.Path+" has steps that were thrown away since")
 		return true
-	case len(by.report.RestoredParts) > 0 && m.anyOlder():
+	case len(by.report.RestoredParts) > 0 && m.anyOlder(m.canBeLeftOut):
 		m.failRestore("checkpoint %s is in parts, which the agent of a worker does not know", found.Path)
 		return true
 	}

@@ -97,9 +97,9 @@ func (m *Machine) deal(now time.Time, p *plan) {
 }
 
 // maySucceed notes that somebody is at it who says of nothing that it goes wrong: that is waited for, as long as not too many have had no
-// answer one after another.
+// answer one after another. Where members have a state as well nobody is waited for anew before something has come.
 func (m *Machine) maySucceed(uid string) {
-	if r := m.restoring; m.members[uid].report.UploadError == "" && r.vain < mostVain && r.gaveWay <= mostVain {
+	if r := m.restoring; !r.later && m.members[uid].report.UploadError == "" && r.vain < mostVain && r.gaveWay <= mostVain {
 		r.muteSince = time.Time{}
 	}
 }
@@ -227,7 +227,7 @@ func (m *Machine) lookFurther(path, why string) {
 	r := m.restoring
 	r.without, r.refused = append(r.without, path), append(r.refused, why)
 	r.place, r.portions, r.found, r.parts = "", nil, nil, nil
-	if len(r.without) == mostRefused {
+	if len(r.without) >= mostRefused {
 		m.failRestore("%d checkpoints one after another cannot be used: %s", len(r.without), brief(strings.Join(r.refused, "; ")))
 		return
 	}
@@ -249,6 +249,11 @@ func (m *Machine) keptBrought() bool {
 
 // bringing are those who bring something, or look, and those who could not.
 func (r *restoring) bringing() (uids []string) {
+	return append(r.asked(), sortedKeys(r.stuck)...)
+}
+
+// asked are those who bring something, or look.
+func (r *restoring) asked() (uids []string) {
 	if r.place == "" {
 		uids = append(uids, r.who)
 	}
@@ -257,7 +262,7 @@ func (r *restoring) bringing() (uids []string) {
 			uids = append(uids, uid)
 		}
 	}
-	return append(uids, sortedKeys(r.stuck)...)
+	return uids
 }
 
 func (m *Machine) restoreFor(uid string) *restore {

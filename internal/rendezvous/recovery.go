@@ -42,9 +42,11 @@ type recovery struct {
 	// regrouping is true while too few are left; moreSince is since when those are waited for who may have a later state than the storage.
 	regrouping bool
 	moreSince  time.Time
-	// laterSince is since when a later state of the storage is waited for than members have, gaveUp is true once it is no more.
-	laterSince time.Time
-	gaveUp     bool
+	// laterFor is for how long members were asked by laterAt for a later state of the storage than they have, manifestSince since when its manifest
+	// is waited for, gaveUp is true once it is waited for no more.
+	laterFor               time.Duration
+	laterAt, manifestSince time.Time
+	gaveUp                 bool
 	// saver is who was asked, at askedAt, to save the live state after saveStep; said is the error that it had
 	// reported before, and failed are those that could not.
 	saver    string
@@ -141,6 +143,9 @@ func (m *Machine) recover(now time.Time) *plan {
 	m.findUnreached(now)
 	r := m.broken
 	members := m.survivors(now)
+	if members == nil && m.doWithoutLater() {
+		members = m.survivors(now)
+	}
 	if members == nil {
 		m.regroup("too few workers are left of round %d: they wait for others, with their state")
 		return nil
@@ -180,6 +185,7 @@ func (m *Machine) guessWhy() {
 
 // regroup waits, with whoever is left.
 func (m *Machine) regroup(format string) {
+	m.restartLater()
 	if !m.broken.regrouping {
 		m.broken.regrouping = true
 		m.note(notedWaiting, format, m.world.record.Round)

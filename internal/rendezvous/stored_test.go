@@ -82,11 +82,14 @@ func (f *fleet) forget() {
 // checkStored checks that a recovery goes back no further than a checkpoint of the world's history that can be had, and that its leader has heard of.
 func (f *fleet) checkStored(l *modelLeader, next Record, plan *plan) {
 	m, of := l.machine, f.historyOf(next.Parent)
-	if f.shelf == nil || f.shelf.silent != "" || f.shelf.broken != "" || !f.shelf.turnedAt.Before(plan.broken.began) {
+	if f.shelf == nil || len(f.shelf.hang) > 0 || f.shelf.silent != "" || f.shelf.broken != "" || !f.shelf.turnedAt.Before(plan.broken.began) {
 		return
 	}
-	if plan.broken.gaveUp && f.now.Sub(plan.broken.began) >= stuckTime {
-		return // who was asked hung
+	if m.isAtRisk(f.now, plan) {
+		return // it is gone on from what is held while it can be had
+	}
+	if r := m.restoring; m.bringsFor(plan.broken) && r.later && r.found != nil && plan.snapshot != nil && sameState(*plan.snapshot, *r.found) {
+		return // it was brought, and what has become durable since is not waited for
 	}
 	heard := func(c *checkpointed) bool {
 		for _, mem := range m.members {
@@ -103,6 +106,11 @@ func (f *fleet) checkStored(l *modelLeader, next Record, plan *plan) {
 			f.t.Fatalf("round %d begins after step %d, and the storage has %s of the history of round %d", next.Round, next.FromStep, c.path, next.Parent)
 		}
 	}
+}
+
+// isAtRisk says whether what a plan begins with can be had no more soon, or some of its members leave soon, as its leader knows of them.
+func (m *Machine) isAtRisk(now time.Time, p *plan) bool {
+	return !m.staysHeld(now, p, p.fromStep)
 }
 
 // historyOf is the longest state that anybody has, or had, of a round.

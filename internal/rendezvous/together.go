@@ -71,7 +71,7 @@ type group struct {
 // group makes one of those that know parts, at most as many as there may be shares, for a snapshot that is late then; nil
 // when they are less than two. Whose session has just dropped is one of them: what differs by its rank nobody else can write.
 func (m *Machine) group(now, late time.Time, uids []string) *group {
-	if m.anyOlder() {
+	if m.anyOlder(m.isLeftOut) {
 		return nil
 	}
 	g := &group{said: map[string]string{}, askedAt: now, by: now.Add(min(m.gang.BarrierTimeout, late.Sub(now)) / 2)}
