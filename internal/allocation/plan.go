@@ -98,6 +98,9 @@ type Decision struct {
 	// Could is how many workers a job can have at most where these are too few to meet its deadline: it takes none for that then. It
 	// is 0 otherwise.
 	Could int32
+	// NoSpares is true for a job that trains and is to have spares, and gets none, since it does not grow: it has all that it may have once
+	// as many train as may, whatever Why says.
+	NoSpares bool
 	// Why says why it is so, and why it is not more.
 	Why Why
 	// Queue is the place of a queued job among those that wait, from 1; 0 for a job that does not wait.

@@ -208,23 +208,31 @@ func TestWorldOf(t *testing.T) {
 	})
 }
 
-// A job that gets no spares has all that it may have once as many train as may.
+// A job that gets no spares has all that it may have once as many train as may, and is known as such whatever else is said of it.
 func TestWhoGetsNoSparesLacksNone(t *testing.T) {
 	never := func(j *Job) { j.Policy = Never }
 	off := func(j *Job) { j.NoGrowth = true }
 	kueue := func(j *Job) { j.SizedBy = "Kueue" }
+	late := func(j *Job) {
+		withPace(linear.pace(1e6, exactly))(j)
+		deadline(time.Minute)(j)
+	}
 	for _, test := range []struct {
 		name  string
 		nodes []NodeID
 		set   []func(*Job)
 		want  string
+		none  bool
 	}{
-		{"no growth", []NodeID{0, 0}, []func(*Job){off}, "AtMax"},
-		{"it lends nothing", []NodeID{0, 0}, []func(*Job){never}, "AtMax"},
-		{"others decide its size", []NodeID{0, 0}, []func(*Job){kueue}, "AtMax"},
-		{"some may train that do not", []NodeID{0, 0}, []func(*Job){off, func(j *Job) { j.Max = 6 }}, "GrowthOff"},
-		{"no room", []NodeID{0, 0}, nil, "NoRoom"},
-		{"all spares are there", []NodeID{0, 0, 1}, nil, "AtMax"},
+		{"no growth", []NodeID{0, 0}, []func(*Job){off}, "AtMax", true},
+		{"it lends nothing", []NodeID{0, 0}, []func(*Job){never}, "AtMax", true},
+		{"others decide its size", []NodeID{0, 0}, []func(*Job){kueue}, "AtMax", true},
+		{"it is about to end", []NodeID{0, 0}, []func(*Job){off, func(j *Job) { j.Finishing = true }}, "Finishing", true},
+		{"it will be late", []NodeID{0, 0}, []func(*Job){off, late}, "Late", true},
+		{"it will be late, and grows", []NodeID{0, 0}, []func(*Job){late}, "Late", false},
+		{"some may train that do not", []NodeID{0, 0}, []func(*Job){off, func(j *Job) { j.Max = 6 }}, "GrowthOff", true},
+		{"no room", []NodeID{0, 0}, nil, "NoRoom", false},
+		{"all spares are there", []NodeID{0, 0, 1}, nil, "AtMax", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCluster().withNodes(2, 2)
@@ -234,8 +242,8 @@ func TestWhoGetsNoSparesLacksNone(t *testing.T) {
 			}
 			rest := int32(4 - len(test.nodes))
 			c.training("other", rest, rest, []NodeID{1, 1}[:rest])
-			if why := NewPlan(c).of(id).Why; why.Reason != test.want {
-				t.Errorf("it has its size because of %s, want %s", why.Reason, test.want)
+			if d := NewPlan(c).of(id); d.Why.Reason != test.want || d.NoSpares != test.none {
+				t.Errorf("it has its size because of %s, want %s; it gets no spares: %v, want %v", d.Why.Reason, test.want, d.NoSpares, test.none)
 			}
 		})
 	}

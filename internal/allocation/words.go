@@ -80,6 +80,7 @@ func (p *planner) explain(id JobID) {
 		out.Why = Why{RuleGangsFirst, "Starting", "its gang starts"}
 	}
 	if in.Stage == Training {
+		out.NoSpares = p.getsNoSpares(id)
 		p.addLateness(id)
 	}
 }
@@ -217,8 +218,13 @@ func (p *planner) whyNotMore(id JobID) Why {
 // hasAll says whether a job has all the workers that it may have. One that does not grow gets no spares, so that those who train are all.
 func (p *planner) hasAll(id JobID, size int32) bool {
 	in := &p.c.Jobs[id]
-	grows := in.SizedBy == "" && !in.NoGrowth && p.jobs[id].policy != Never
-	return in.next(size) == 0 || in.Spares > 0 && !grows && in.World(size) >= in.World(in.most(in.Max))
+	return in.next(size) == 0 || p.getsNoSpares(id) && in.World(size) >= in.World(in.most(in.Max))
+}
+
+// getsNoSpares says whether a job is to have spares and gets none, since it has no more workers than its gang.
+func (p *planner) getsNoSpares(id JobID) bool {
+	in := &p.c.Jobs[id]
+	return in.Spares > 0 && (in.SizedBy != "" || in.NoGrowth || p.jobs[id].policy == Never)
 }
 
 // whyLate says that a job will miss its deadline, or that it is on its way to what it needs.

@@ -56,9 +56,11 @@ type ElasticMemory struct {
 	// MarkedSince says since when workers are known to leave for other jobs, by pod uid. The marks are durable; lost, those who
 	// leave have as much time again.
 	MarkedSince map[string]time.Time
-	// Settled are the workers that came in the place of others which have gone since, by pod uid, as long as they are in no world. Lost, one
-	// of those that are spares is taken for one too many until all who come are ready and the planner names who leaves.
-	Settled map[string]bool
+	// Moves are the workers that were named to move and stay yet, by pod uid. Settled are those that came in the place of others which
+	// have gone since, by pod uid, as long as they are in no world, and in whose place; empty where that is not known. Lost, one of those
+	// that are spares is taken for one too many until as many train as may, or until all who come are ready and the planner names who leaves.
+	Moves   map[string]bool
+	Settled map[string]string
 	// Told are the workers that the rendezvous was told are leaving, by pod uid. Lost, they are told of again before they are let
 	// go, and a newcomer that went meanwhile counts as one that failed: growth pauses.
 	Told map[string]bool

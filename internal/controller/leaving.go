@@ -114,7 +114,7 @@ func (p *planner) markSurplus(crew []worker) {
 			named++
 		}
 	}
-	moves := p.tooManyByMoves(coming, len(staying)-int(p.target()))
+	moves := p.tooManyByMoves(crew, coming, len(staying)-int(p.target()))
 	if count(crew, (*worker).starting) == 0 {
 		// All who come are ready, and for whom nobody else needs the room of no mark tells of.
 		moves = max(0, moves-named)
@@ -139,26 +139,61 @@ func (p *planner) markSurplus(crew []worker) {
 	}
 }
 
-// tooManyByMoves is how many of those who come in the place of others are too many yet: until these are told to leave. Once no more
-// workers are there than the job is to have, by so many, somebody has gone for each: who is a spare then is in no world for long, and counts
-// like any other all the same.
-func (p *planner) tooManyByMoves(coming []*worker, over int) int {
+// tooManyByMoves is how many of those who come in the place of others are too many yet: until these leave. Others that are lost or leave
+// meanwhile make no difference: who replaces them comes as well. With spares, one that is ready may be in no world for long, so it counts like
+// any other also once the job is complete with no more workers than it is to have: whoever it came for has gone.
+func (p *planner) tooManyByMoves(crew []worker, coming []*worker, over int) int {
 	if !p.rendezvousKnows() || p.target() == 0 {
 		return len(coming)
 	}
-	before, settled := p.Memory.Elastic.Settled, map[string]bool{}
-	left := slices.DeleteFunc(coming, func(w *worker) bool {
-		if uid := string(w.pod.UID); before[uid] {
-			settled[uid] = true
-		}
-		return settled[string(w.pod.UID)]
-	})
-	for len(left) > max(0, over) {
-		settled[string(left[0].pod.UID)] = true
-		left = left[1:]
+	staying := map[string]bool{}
+	for i := range crew {
+		staying[string(crew[i].pod.UID)] = crew[i].stays()
 	}
-	p.plan.Elastic.Settled = settled
+	before, settled := p.Memory.Elastic, map[string]string{}
+	left := slices.DeleteFunc(slices.Clone(coming), func(w *worker) bool {
+		uid := string(w.pod.UID)
+		moved, known := before.Settled[uid]
+		if !known || staying[moved] { // it stays after all
+			return false
+		}
+		settled[uid] = moved
+		return true
+	})
+	moves := map[string]bool{}
+	for _, uid := range sortedKeys(before.Moves) {
+		switch {
+		case staying[uid] && !p.Grant.Known:
+			moves[uid] = true
+		case !staying[uid] && len(left) > 0:
+			settled[string(left[0].pod.UID)] = uid
+			left = left[1:]
+		}
+	}
+	for uid, leave := range p.Grant.Leave {
+		if p.Grant.Known && leave.Reason == fleet.Moved && staying[string(uid)] {
+			moves[string(uid)] = true
+		}
+	}
+	if p.completeWithSpares(crew) {
+		left = slices.DeleteFunc(left, func(w *worker) bool {
+			if len(coming)-len(settled) <= max(0, over) || !w.seen.Standby || !w.seen.Connected {
+				return false
+			}
+			settled[string(w.pod.UID)] = ""
+			return true
+		})
+	}
+	p.plan.Elastic.Settled, p.plan.Elastic.Moves = settled, moves
 	return len(left)
+}
+
+// completeWithSpares says whether a job that has spares trains with as many as its target allows, and nobody is about to leave.
+func (p *planner) completeWithSpares(crew []worker) bool {
+	leaves := func(w *worker) bool { return w.leaving != "" && !w.ended && w.lost == "" }
+	trains := func(w *worker) bool { return w.stays() && w.inWorld() }
+	workers := &p.Job.Spec.Workers
+	return value(workers.Spares) > 0 && count(crew, leaves) == 0 && count(crew, trains) >= workers.World(p.target())
 }
 
 // chooseLeavers picks n workers to leave, by what is lost and freed: those first that are in no world

@@ -86,9 +86,6 @@ func moved(shown, now int32) bool {
 	return max(shown-now, now-shown) >= max(1, shown/10)
 }
 
-// atMax is what the planner of all jobs says of one that has all the workers that it may have.
-const atMax = "AtMax"
-
 // describeSize says whether the job has all workers that it may have, and why not.
 func (p *planner) describeSize(crew []worker) {
 	have, most := p.haveAndMost(crew)
@@ -119,15 +116,15 @@ func (p *planner) describeSize(crew []worker) {
 	}
 }
 
-// haveAndMost is how many workers the job has that train or are spares, and how many it may have. The planner says of one that does not
-// grow, and so gets no spares, that it has all once as many train as may.
+// haveAndMost is how many workers the job has that train or are spares, and how many it may have. One that does not grow, and so gets no
+// spares, has all once as many train as may.
 func (p *planner) haveAndMost(crew []worker) (have, most int32) {
 	have, most = count(crew, func(w *worker) bool { return w.stays() && w.inWorld() }), p.Job.Spec.Workers.Ceiling()
 	if value(p.Job.Spec.Workers.Spares) <= 0 {
 		return have, most
 	}
 	ready := count(crew, func(w *worker) bool { return w.stays() && !w.inWorld() && w.seen.Standby && w.seen.Connected })
-	if p.Grant.Known && p.Grant.Reason == atMax && have >= p.trainsAtMost() && have+ready < most {
+	if p.Grant.Known && p.Grant.NoSpares && have >= p.trainsAtMost() && have+ready < most {
 		return have, have
 	}
 	return have + ready, most

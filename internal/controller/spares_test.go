@@ -83,25 +83,31 @@ func TestASpareIsMadeAndIsInNoWorld(t *testing.T) {
 // as a spare is missing, and says why.
 func TestAJobThatGetsNoSparesHasItsFullSizeWithoutThem(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		train  int32
-		reason string
-		want   metav1.ConditionStatus
-		told   string
+		name     string
+		train    int32
+		noSpares bool
+		reason   string
+		want     metav1.ConditionStatus
+		told     string
+		says     string
 	}{
-		{"it does not grow", 4, "AtMax", metav1.ConditionTrue, v1alpha1.ReasonFullSize},
-		{"one is on its way into the world", 3, "AtMax", metav1.ConditionFalse, "AtMax"},
-		{"there is no room", 4, "NoRoom", metav1.ConditionFalse, "NoRoom"},
-		{"nor for the world", 3, "GrowthOff", metav1.ConditionFalse, "GrowthOff"},
+		{"it does not grow", 4, true, "AtMax", metav1.ConditionTrue, v1alpha1.ReasonFullSize, "the job has 4 workers, as many as it may have"},
+		{"it is about to end", 4, true, "Finishing", metav1.ConditionTrue, v1alpha1.ReasonFullSize, "the job has 4 workers, as many as it may have"},
+		{"it will be late", 4, true, v1alpha1.ReasonLate, metav1.ConditionTrue, v1alpha1.ReasonLate, "the job has 4 workers, as many as it may have; somebody says why"},
+		{"one is on its way into the world", 3, true, "AtMax", metav1.ConditionFalse, "AtMax", "somebody says why"},
+		{"it is late, and one is on its way", 3, true, v1alpha1.ReasonLate, metav1.ConditionFalse, v1alpha1.ReasonLate, "somebody says why"},
+		{"its spare is on its way", 4, false, "AtMax", metav1.ConditionFalse, "AtMax", "somebody says why"},
+		{"there is no room", 4, false, "NoRoom", metav1.ConditionFalse, "NoRoom", "somebody says why"},
+		{"nor for the world", 3, true, "GrowthOff", metav1.ConditionFalse, "GrowthOff", "somebody says why"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			state := withSpare(4, test.train)
 			state.Pods = state.Pods[:test.train]
-			state.Grant.Reason, state.Grant.Why = test.reason, "somebody says why"
+			state.Grant.Reason, state.Grant.Why, state.Grant.NoSpares = test.reason, "somebody says why", test.noSpares
+			state.Grant.Late = test.reason == v1alpha1.ReasonLate
 			plan := look(state)
 			expectCondition(t, plan, v1alpha1.ConditionFullSize, test.want, test.told, "")
-			if full := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionFullSize); test.want == metav1.ConditionTrue &&
-				full.Message != "the job has 4 workers, as many as it may have" {
+			if full := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionFullSize); full != nil && full.Message != test.says {
 				t.Error(full.Message)
 			}
 		})

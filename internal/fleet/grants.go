@@ -90,6 +90,7 @@ func (c *Cluster) grantOf(v *view, id int, d *allocation.Decision) Grant {
 		Queue: Queue{Position: d.Queue, Start: d.Expected}, ShortSince: d.ShortSince, Again: d.Again,
 	}
 	in := &v.cluster.Jobs[id]
+	grant.NoSpares = d.NoSpares
 	grant.Late = d.Misses || in.Stage == allocation.Queued && !d.Start && d.Late
 	grant.NotAllowed = v.cluster.Namespaces[in.Namespace].InForce(in.Policy) != in.Policy
 	for i, at := range d.Places {
@@ -154,5 +155,6 @@ func (g *Grant) same(other *Grant) bool {
 		return g.Reason == other.Reason && g.Evict == other.Evict && g.Late == other.Late
 	}
 	return g.Count == other.Count && g.Start == other.Start && slices.Equal(g.Places, other.Places) && maps.Equal(g.Leave, other.Leave) &&
-		g.Evict == other.Evict && g.NotAllowed == other.NotAllowed && g.Late == other.Late && g.Reason == other.Reason && g.Why == other.Why && g.Queue.Position == other.Queue.Position
+		g.Evict == other.Evict && g.NotAllowed == other.NotAllowed && g.Late == other.Late && g.NoSpares == other.NoSpares &&
+		g.Reason == other.Reason && g.Why == other.Why && g.Queue.Position == other.Queue.Position
 }

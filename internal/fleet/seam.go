@@ -31,6 +31,8 @@ type Grant struct {
 	Reason, Why string
 	// Late is true when the job will miss its deadline, while it waits or with the workers that it has: Why says so then.
 	Late bool
+	// NoSpares is true for a job that trains and gets no spares although it is to have some (allocation.Decision.NoSpares).
+	NoSpares bool
 	// Queue is the place of a job that waits.
 	Queue Queue
 	// ShortSince is since when the job would have less than half of its share of the devices; zero where it would not.

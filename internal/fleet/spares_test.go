@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
 // The planner takes so many of a job's workers for those that train as the controller has train, and plans no other numbers than are legal.
@@ -43,4 +44,30 @@ func TestThePlannerKnowsWhichWorkersAreSpares(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A job hears that it gets no spares, and is looked at once that changes: its condition FullSize follows it.
+func TestAJobHearsThatItGetsNoSpares(t *testing.T) {
+	none := false
+	c := New(optionsOf(func(o *Options) {
+		o.Plan = func(*allocation.Cluster) allocation.Plan {
+			return allocation.Plan{Decisions: []allocation.Decision{{For: allocation.None, Count: 2, NoSpares: none}}}
+		}
+	}))
+	job := jobOf("j", trains)
+	c.SetJob(job)
+	c.PlanNow()
+	for range c.changes.order {
+		c.changes.take()
+	}
+	for _, none = range []bool{true, true, false, false} {
+		was := c.Grant(job.UID).NoSpares
+		c.PlanNow()
+		if got := c.Grant(job.UID).NoSpares; got != none {
+			t.Errorf("it gets no spares: %v, the plan says %v", got, none)
+		}
+		if _, changed := c.changes.take(); changed != (was != none) {
+			t.Errorf("from %v to %v: it is looked at: %v", was, none, changed)
+		}
+	}
 }
