@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -272,10 +273,51 @@ func (f *fleet) joined() {
 	}
 }
 
+// Newcomers that wait for a state when all are lost that were to give it have none: the job does not begin anew with what they have, but goes
+// back to a checkpoint, or it fails.
+func TestNewcomersThatGotNothingHaveNoState(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		f := emptyFleet(t)
+		f.hands, f.minimum, f.target = true, 1, 1
+		if stored {
+			f.storage, f.shelf = &Storage{Interval: time.Hour, Keep: 3}, &shelf{}
+		}
+		l := f.training(1)
+		const step = 3
+		if stored {
+			state := slices.Clone(f.pods["p00"].process.state[:step])
+			c := checkpointed{"job/1-3", Snapshot{Round: 1, Step: step, Bytes: 1, Hash: [32]byte{7}}, state, nil}
+			f.shelf.kept = append(f.shelf.kept, c)
+			f.pods["p00"].durable = Durable{c.snapshot, c.path}
+			f.turns(l, 2)
+		}
+		f.parkedBefore(l)
+		f.finishWrite(l)
+		for _, uid := range []string{"p00", "p01", "p00", "p01"} {
+			f.meet(l, f.pods[uid])
+		}
+		if p := &f.pods["p01"].process; !p.lacks || p.came {
+			t.Fatal("it has some of the state already")
+		}
+		f.target = 1
+		f.lose(l, "p00")
+		for range 100 {
+			if f.turn(l); l.machine.world == nil || l.machine.world.record.Round > 2 || l.machine.fatal != "" {
+				break
+			}
+		}
+		switch w := l.machine.world; {
+		case !stored && l.machine.fatal == "":
+			t.Errorf("nobody has a state, and the job goes on: %+v", w.record)
+		case stored && (w.record.Round != 3 || w.record.FromStep != step || w.snapshot == nil || w.live != nil):
+			t.Errorf("a checkpoint of step %d is there: round %d begins after step %d, live %v", step, w.record.Round, w.record.FromStep, w.live)
+		}
+	}
+}
+
 // What a process has from before the world is gone on from where it has that from the world before: two that have an older one may have
 // different states.
 func TestOnlyTheStateOfTheWorldBeforeIsOlderAndGood(t *testing.T) {
-	m := &Machine{world: &world{record: Record{Round: 4, Parent: 3, FromStep: 9}}}
 	for _, row := range []struct {
 		before, clean, done uint64
 		want                bool
@@ -286,8 +328,11 @@ func TestOnlyTheStateOfTheWorldBeforeIsOlderAndGood(t *testing.T) {
 		{before: 3, clean: 10, done: 9}, // nobody has made that step since
 		{before: 2, clean: 9, done: 9, want: true},
 		{before: 2, clean: 11, done: 11, want: true},
-		{before: 0, clean: 0, done: 9, want: true},
+		{before: 0, clean: 0, done: 9}, // a newcomer
+		{before: 3, clean: 0, done: 9}, // a program that was started anew
+		{before: 0, clean: 0, done: 0, want: true},
 	} {
+		m := &Machine{world: &world{record: Record{Round: 4, Parent: 3, FromStep: min(9, row.done)}}}
 		mem := &member{report: Report{Round: 4, Before: row.before}}
 		if got := m.cleanAt(mem, &Process{Clean: true, CleanStep: row.clean, Done: row.done}, row.clean); got != row.want {
 			t.Errorf("%+v: %v", row, got)
