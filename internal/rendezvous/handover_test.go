@@ -315,6 +315,95 @@ func TestNewcomersThatGotNothingHaveNoState(t *testing.T) {
 	}
 }
 
+// apartFrom has a member be out of touch when it has ended a step that the others have not, or is between two, and takes the others to the world
+// without it, where they make that step again. Then it is back, and joins the next.
+func (f *fleet) apartFrom(l *modelLeader, uid string, ahead bool) {
+	f.minimum = 1
+	var top uint64
+	for _, uid := range f.uids() {
+		top = max(top, f.pods[uid].process.made())
+	}
+	for moved := true; moved; {
+		moved = false
+		for _, uid := range f.uids() {
+			if p := f.pods[uid]; p.process.made() < top || !p.process.stepping {
+				f.move(p)
+				moved = true
+			}
+		}
+	}
+	away := f.pods[uid]
+	for ahead && away.process.stepping {
+		f.move(away)
+	}
+	var others []string
+	for _, other := range f.uids() {
+		f.pods[other].process.writing = false
+		if other != uid {
+			others = append(others, other)
+		}
+	}
+	meet := func(uids ...string) {
+		if l.writing != nil {
+			f.finishWrite(l)
+		}
+		for _, uid := range uids {
+			f.meet(l, f.pods[uid])
+		}
+		f.pass(300 * time.Millisecond)
+	}
+	away.unheard, away.apart = true, true
+	f.drop(away, l)
+	away.want.Lost = "its node is not ready"
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 200 {
+		if meet(others...); l.machine.world.record.Round == 2 {
+			break
+		}
+	}
+	for range 20 {
+		for _, other := range others {
+			if p := f.pods[other]; p.process.round == 2 && p.process.made() <= top {
+				f.move(p)
+			}
+		}
+		meet(others...)
+	}
+	away.unheard, away.apart, away.want.Lost = false, false, ""
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 200 {
+		meet(f.uids()...)
+		for _, other := range others {
+			if p := f.pods[other].process; p.round == 2 && p.waiting == waitingNone && !p.stepping && p.stop > 0 {
+				f.move(f.pods[other])
+			}
+		}
+		if l.machine.world.record.Round == 3 {
+			break
+		}
+	}
+	meet(f.uids()...)
+	meet(f.uids()...)
+	if w := l.machine.world; w.record.Round != 3 || !w.handover || !away.process.lacks || away.process.came {
+		f.t.Fatalf("round %d, handover %v; %s", w.record.Round, w.handover, &away.worker)
+	}
+}
+
+// Who has made a step that others have made again has another state than they, after the same step. It is not gone on with when the handover
+// to it comes to nothing.
+func TestAStateAfterTheSameStepIsNotTheSame(t *testing.T) {
+	f, l := handing(t, 3)
+	f.apartFrom(l, "p02", true)
+	if mine, from := f.pods["p02"].process.made(), l.machine.world.record.FromStep; mine != from {
+		t.Fatalf("it has the state after step %d, the world begins after %d", mine, from)
+	}
+	f.pods["p02"].fail("RuntimeError: Connection closed by peer")
+	f.turns(l, 60)
+	if w := l.machine.world; w.record.Round < 4 || f.done[w.record.Round] <= w.record.FromStep {
+		t.Errorf("the job does not get on: %+v", w.record)
+	}
+}
+
 // What a process has from before the world is gone on from where it has that from the world before: two that have an older one may have
 // different states.
 func TestOnlyTheStateOfTheWorldBeforeIsOlderAndGood(t *testing.T) {

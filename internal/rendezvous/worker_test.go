@@ -140,7 +140,8 @@ type trainee struct {
 	// leaving is true once it was told to save and to end.
 	leaving bool
 	// handing is true while the state of its world has yet to be handed over, lacks while it has not got that, came once some of it has
-	// come. had is true where its own was one that could be gone on from before.
+	// come. had is true where its own was one that could be gone on from before: one that is as far as that which it is to get may not
+	// be the same, and nobody could tell.
 	handing, lacks, came, had bool
 	// older is the last round that it has left with what it had before.
 	older uint64
@@ -526,7 +527,7 @@ func (w *worker) take(give lifecycle.Give) {
 		w.broken = fmt.Errorf("%s: round %d goes on after step %d of round %d with the state that each has, and this one has made %d there and waits as %d",
 			w.uid, give.Start.Round, world.FromStep, p.round, len(p.state), p.waiting)
 	}
-	p.had = p.clean || p.waiting == waitingParked || p.waiting == waitingJoin
+	p.had = (p.clean || p.waiting == waitingParked || p.waiting == waitingJoin) && (!world.Handover || !world.Restore || p.made() < world.FromStep)
 	p.waiting, p.fault, p.stepping, p.writing, p.clean = waitingNone, "", false, false, false
 	p.waits = time.Time{}
 	p.meets, p.handing, p.lacks, p.came = world.Handover, world.Handover, world.Handover && world.Restore, false
