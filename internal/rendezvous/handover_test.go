@@ -404,15 +404,34 @@ func TestAStateAfterTheSameStepIsNotTheSame(t *testing.T) {
 	}
 }
 
-// What a process has from before the world is gone on from where it has that from the world before: two that have an older one may have
-// different states.
-func TestOnlyTheStateOfTheWorldBeforeIsOlderAndGood(t *testing.T) {
+// Who was left out of one world has a state of its history, if that began with it or later, and it is what is left when the newer one does not
+// come.
+func TestWhoWasLeftOutOfAWorldHasAState(t *testing.T) {
+	f, l := handing(t, 3)
+	f.apartFrom(l, "p02", false)
+	mine := f.pods["p02"].process.made()
+	if r := l.machine.world.record; mine != r.ParentFromStep || mine >= r.FromStep {
+		t.Fatalf("it has the state after step %d of %+v", mine, r)
+	}
+	f.target = 1
+	f.lose(l, "p00")
+	f.lose(l, "p01")
+	f.turns(l, 60)
+	if w := l.machine.world; l.machine.fatal != "" || w == nil || w.record.Round != 4 || w.record.FromStep != mine || !w.live["p02"] {
+		t.Errorf("%+v begins, failed for %q", w, l.machine.fatal)
+	}
+}
+
+// What a process has from before the world is gone on from where it is of its history: two that have an older one may have different states.
+func TestOnlyAStateOfTheWorldsHistoryIsOlderAndGood(t *testing.T) {
 	for _, row := range []struct {
 		before, clean, done uint64
 		want                bool
 	}{
 		{before: 3, clean: 8, done: 9, want: true},
-		{before: 2, clean: 8, done: 9},
+		{before: 2, clean: 6, done: 9, want: true},
+		{before: 2, clean: 7, done: 9}, // the world before has made that step anew
+		{before: 1, clean: 6, done: 9},
 		{before: 0, clean: 8, done: 9},
 		{before: 3, clean: 10, done: 9}, // nobody has made that step since
 		{before: 2, clean: 9, done: 9, want: true},
@@ -421,7 +440,7 @@ func TestOnlyTheStateOfTheWorldBeforeIsOlderAndGood(t *testing.T) {
 		{before: 3, clean: 0, done: 9}, // a program that was started anew
 		{before: 0, clean: 0, done: 0, want: true},
 	} {
-		m := &Machine{world: &world{record: Record{Round: 4, Parent: 3, FromStep: min(9, row.done)}}}
+		m := &Machine{world: &world{record: Record{Round: 4, Parent: 3, FromStep: min(9, row.done), Grandparent: 2, ParentFromStep: 6}}}
 		mem := &member{report: Report{Round: 4, Before: row.before}}
 		if got := m.cleanAt(mem, &Process{Clean: true, CleanStep: row.clean, Done: row.done}, row.clean); got != row.want {
 			t.Errorf("%+v: %v", row, got)
