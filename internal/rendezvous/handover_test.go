@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -272,22 +273,174 @@ func (f *fleet) joined() {
 	}
 }
 
-// What a process has from before the world is gone on from where it has that from the world before: two that have an older one may have
-// different states.
-func TestOnlyTheStateOfTheWorldBeforeIsOlderAndGood(t *testing.T) {
-	m := &Machine{world: &world{record: Record{Round: 4, Parent: 3, FromStep: 9}}}
+// Newcomers that wait for a state when all are lost that were to give it have none: the job does not begin anew with what they have, but goes
+// back to a checkpoint, or it fails.
+func TestNewcomersThatGotNothingHaveNoState(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		f := emptyFleet(t)
+		f.hands, f.minimum, f.target = true, 1, 1
+		if stored {
+			f.storage, f.shelf = &Storage{Interval: time.Hour, Keep: 3}, &shelf{}
+		}
+		l := f.training(1)
+		const step = 3
+		if stored {
+			state := slices.Clone(f.pods["p00"].process.state[:step])
+			c := checkpointed{"job/1-3", Snapshot{Round: 1, Step: step, Bytes: 1, Hash: [32]byte{7}}, state, nil}
+			f.shelf.kept = append(f.shelf.kept, c)
+			f.pods["p00"].durable = Durable{c.snapshot, c.path}
+			f.turns(l, 2)
+		}
+		f.parkedBefore(l)
+		f.finishWrite(l)
+		for _, uid := range []string{"p00", "p01", "p00", "p01"} {
+			f.meet(l, f.pods[uid])
+		}
+		if p := &f.pods["p01"].process; !p.lacks || p.came {
+			t.Fatal("it has some of the state already")
+		}
+		f.target = 1
+		f.lose(l, "p00")
+		for range 100 {
+			if f.turn(l); l.machine.world == nil || l.machine.world.record.Round > 2 || l.machine.fatal != "" {
+				break
+			}
+		}
+		switch w := l.machine.world; {
+		case !stored && l.machine.fatal == "":
+			t.Errorf("nobody has a state, and the job goes on: %+v", w.record)
+		case stored && (w.record.Round != 3 || w.record.FromStep != step || w.snapshot == nil || w.live != nil):
+			t.Errorf("a checkpoint of step %d is there: round %d begins after step %d, live %v", step, w.record.Round, w.record.FromStep, w.live)
+		}
+	}
+}
+
+// apartFrom has a member be out of touch when it has ended a step that the others have not, or is between two, and takes the others to the world
+// without it, where they make that step again. Then it is back, and joins the next.
+func (f *fleet) apartFrom(l *modelLeader, uid string, ahead bool) {
+	f.minimum = 1
+	var top uint64
+	for _, uid := range f.uids() {
+		top = max(top, f.pods[uid].process.made())
+	}
+	for moved := true; moved; {
+		moved = false
+		for _, uid := range f.uids() {
+			if p := f.pods[uid]; p.process.made() < top || !p.process.stepping {
+				f.move(p)
+				moved = true
+			}
+		}
+	}
+	away := f.pods[uid]
+	for ahead && away.process.stepping {
+		f.move(away)
+	}
+	var others []string
+	for _, other := range f.uids() {
+		f.pods[other].process.writing = false
+		if other != uid {
+			others = append(others, other)
+		}
+	}
+	meet := func(uids ...string) {
+		if l.writing != nil {
+			f.finishWrite(l)
+		}
+		for _, uid := range uids {
+			f.meet(l, f.pods[uid])
+		}
+		f.pass(300 * time.Millisecond)
+	}
+	away.unheard, away.apart = true, true
+	f.drop(away, l)
+	away.want.Lost = "its node is not ready"
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 200 {
+		if meet(others...); l.machine.world.record.Round == 2 {
+			break
+		}
+	}
+	for range 20 {
+		for _, other := range others {
+			if p := f.pods[other]; p.process.round == 2 && p.process.made() <= top {
+				f.move(p)
+			}
+		}
+		meet(others...)
+	}
+	away.unheard, away.apart, away.want.Lost = false, false, ""
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 200 {
+		meet(f.uids()...)
+		for _, other := range others {
+			if p := f.pods[other].process; p.round == 2 && p.waiting == waitingNone && !p.stepping && p.stop > 0 {
+				f.move(f.pods[other])
+			}
+		}
+		if l.machine.world.record.Round == 3 {
+			break
+		}
+	}
+	meet(f.uids()...)
+	meet(f.uids()...)
+	if w := l.machine.world; w.record.Round != 3 || !w.handover || !away.process.lacks || away.process.came {
+		f.t.Fatalf("round %d, handover %v; %s", w.record.Round, w.handover, &away.worker)
+	}
+}
+
+// Who has made a step that others have made again has another state than they, after the same step. It is not gone on with when the handover
+// to it comes to nothing.
+func TestAStateAfterTheSameStepIsNotTheSame(t *testing.T) {
+	f, l := handing(t, 3)
+	f.apartFrom(l, "p02", true)
+	if mine, from := f.pods["p02"].process.made(), l.machine.world.record.FromStep; mine != from {
+		t.Fatalf("it has the state after step %d, the world begins after %d", mine, from)
+	}
+	f.pods["p02"].fail("RuntimeError: Connection closed by peer")
+	f.turns(l, 60)
+	if w := l.machine.world; w.record.Round < 4 || f.done[w.record.Round] <= w.record.FromStep {
+		t.Errorf("the job does not get on: %+v", w.record)
+	}
+}
+
+// Who was left out of one world has a state of its history, if that began with it or later, and it is what is left when the newer one does not
+// come.
+func TestWhoWasLeftOutOfAWorldHasAState(t *testing.T) {
+	f, l := handing(t, 3)
+	f.apartFrom(l, "p02", false)
+	mine := f.pods["p02"].process.made()
+	if r := l.machine.world.record; mine != r.ParentFromStep || mine >= r.FromStep {
+		t.Fatalf("it has the state after step %d of %+v", mine, r)
+	}
+	f.target = 1
+	f.lose(l, "p00")
+	f.lose(l, "p01")
+	f.turns(l, 60)
+	if w := l.machine.world; l.machine.fatal != "" || w == nil || w.record.Round != 4 || w.record.FromStep != mine || !w.live["p02"] {
+		t.Errorf("%+v begins, failed for %q", w, l.machine.fatal)
+	}
+}
+
+// What a process has from before the world is gone on from where it is of its history: two that have an older one may have different states.
+func TestOnlyAStateOfTheWorldsHistoryIsOlderAndGood(t *testing.T) {
 	for _, row := range []struct {
 		before, clean, done uint64
 		want                bool
 	}{
 		{before: 3, clean: 8, done: 9, want: true},
-		{before: 2, clean: 8, done: 9},
+		{before: 2, clean: 6, done: 9, want: true},
+		{before: 2, clean: 7, done: 9}, // the world before has made that step anew
+		{before: 1, clean: 6, done: 9},
 		{before: 0, clean: 8, done: 9},
 		{before: 3, clean: 10, done: 9}, // nobody has made that step since
 		{before: 2, clean: 9, done: 9, want: true},
 		{before: 2, clean: 11, done: 11, want: true},
-		{before: 0, clean: 0, done: 9, want: true},
+		{before: 0, clean: 0, done: 9}, // a newcomer
+		{before: 3, clean: 0, done: 9}, // a program that was started anew
+		{before: 0, clean: 0, done: 0, want: true},
 	} {
+		m := &Machine{world: &world{record: Record{Round: 4, Parent: 3, FromStep: min(9, row.done), Grandparent: 2, ParentFromStep: 6}}}
 		mem := &member{report: Report{Round: 4, Before: row.before}}
 		if got := m.cleanAt(mem, &Process{Clean: true, CleanStep: row.clean, Done: row.done}, row.clean); got != row.want {
 			t.Errorf("%+v: %v", row, got)

@@ -28,10 +28,17 @@ func (p *Process) cleanAt(step, fromStep uint64) bool {
 }
 
 // cleanAt says whether a process of a member has left the world with just the state after a step. What it has from before that counts where it
-// comes from the world before: older ones may have been gone back from, and two members have different states of one step.
+// is of the history of the world: older states may have been gone back from, and two members have different ones of one step. Nothing is no
+// state, but where the world begins with it: newcomers that wait for one have it as well.
 func (m *Machine) cleanAt(mem *member, p *Process, step uint64) bool {
 	r := &m.world.record
-	return p.cleanAt(step, r.FromStep) && (step == 0 || step >= r.FromStep || mem.report.Before == r.Parent)
+	return p.cleanAt(step, r.FromStep) && (step >= r.FromStep || step > 0 && r.goesOnFrom(mem.report.Before, step))
+}
+
+// goesOnFrom says whether a world goes on from what another one had after a step, as far as its record says: the world before it, whose
+// members were told of it with the last of their steps that counts, or the one before that, which may have gone further than counts.
+func (r *Record) goesOnFrom(round, step uint64) bool {
+	return round > 0 && step <= r.FromStep && (round == r.Parent || round == r.Grandparent && step <= r.ParentFromStep)
 }
 
 // keeps says whether all processes of a member of the world have left it with the state after a step.

@@ -140,10 +140,13 @@ type trainee struct {
 	// leaving is true once it was told to save and to end.
 	leaving bool
 	// handing is true while the state of its world has yet to be handed over, lacks while it has not got that, came once some of it has
-	// come. had is true where its own was one that could be gone on from before.
+	// come. had is true where its own was one that could be gone on from before: one that is as far as that which it is to get may not
+	// be the same, and nobody could tell.
 	handing, lacks, came, had bool
-	// older is the last round that it has left with what it had before.
-	older uint64
+	// origin is the last world that it has had the state of, before the one that it was given before its own. missed is the first one
+	// that it was given since of which it was not in the world before, and jumps how many these are.
+	origin, before, missed uint64
+	jumps                  int
 	// waits is since when it has waited for others there; the zero time before.
 	waits time.Time
 	// meets is true in a world of which it was told that its state is handed over: it meets nobody there who was not.
@@ -360,7 +363,7 @@ func (w *worker) leaves(what lifecycle.What, waiting Waiting) {
 	p := &w.process
 	made := p.done
 	if p.lacks {
-		made, p.older = p.made(), p.round
+		made = p.made()
 	}
 	p.clean = !w.vague && !p.writing && (!p.lacks || p.had && !p.came)
 	p.waiting, p.stepping, p.writing, p.handing, p.lacks = waiting, false, false, false, false
@@ -526,11 +529,23 @@ func (w *worker) take(give lifecycle.Give) {
 		w.broken = fmt.Errorf("%s: round %d goes on after step %d of round %d with the state that each has, and this one has made %d there and waits as %d",
 			w.uid, give.Start.Round, world.FromStep, p.round, len(p.state), p.waiting)
 	}
-	p.had = p.clean || p.waiting == waitingParked || p.waiting == waitingJoin
+	p.had = (p.clean || p.waiting == waitingParked || p.waiting == waitingJoin) && (!world.Handover || !world.Restore || p.made() < world.FromStep)
 	p.waiting, p.fault, p.stepping, p.writing, p.clean = waitingNone, "", false, false, false
+	if p.before = p.round; world.Parent != p.before {
+		p.missed = give.Start.Round
+		p.jumps++
+	}
 	p.waits = time.Time{}
 	p.meets, p.handing, p.lacks, p.came = world.Handover, world.Handover, world.Handover && world.Restore, false
 	p.round, p.rank, p.workers = give.Start.Round, int32(world.WorkerRank), int32(world.Workers)
+	p.settled()
+}
+
+// settled notes of which world a process has the state.
+func (p *trainee) settled() {
+	if !p.lacks {
+		p.origin, p.jumps = p.round, 0
+	}
 }
 
 // abort has the process leave its world, unless it has done so.

@@ -32,3 +32,47 @@ func TestOnlyWhoKnowsOfItEntersAHandover(t *testing.T) {
 		}
 	}
 }
+
+// What a process has from before its world is said to be a state where it is of the history of that world, as far as is known here, or of the
+// world that this worker was in before. Who passes through two worlds of which it gets nothing takes along what was of the history of the first.
+func TestAnOlderStateIsOfTheHistory(t *testing.T) {
+	type round struct{ number, parent, from, left uint64 } // left is the step after which the process leaves it
+	for name, row := range map[string]struct {
+		rounds []round
+		want   bool
+	}{
+		"its own":                             {[]round{{1, 0, 0, 8}}, true},
+		"of the world before":                 {[]round{{1, 0, 0, 8}, {2, 1, 9, 8}}, true},
+		"through two":                         {[]round{{1, 0, 0, 8}, {2, 1, 9, 8}, {3, 2, 9, 8}}, true},
+		"it was left out of one":              {[]round{{1, 0, 0, 8}, {3, 2, 9, 8}}, true}, // the operator knows whether it counts
+		"it was left out of one, before":      {[]round{{1, 0, 0, 8}, {3, 2, 9, 8}, {4, 3, 9, 8}}, false},
+		"it was left out of one twice":        {[]round{{1, 0, 0, 8}, {3, 2, 9, 8}, {5, 4, 9, 8}}, false},
+		"it was left out, and got it then":    {[]round{{1, 0, 0, 8}, {3, 2, 9, 8}, {4, 3, 9, 9}}, true},
+		"it was left out after it had nought": {[]round{{1, 0, 0, 8}, {2, 1, 9, 8}, {4, 3, 9, 8}}, true},
+		"a newcomer":                          {[]round{{2, 1, 9, 0}}, false},
+	} {
+		m := New(epoch, DefaultLimits(30e9), Shape{Programs: 1, Processes: 1})
+		m.Step(epoch, with(Heard{Directive: Directive{Term: 1}}, func(d *Directive) { d.Standby = true }))
+		connected := says(0, Connected)
+		connected.HandsOver = true
+		m.Step(epoch, connected)
+		m.Step(epoch, says(0, Joined))
+		for i, r := range row.rounds {
+			world := worldOf("b")
+			world.Processes, world.Parent, world.FromStep = 1, r.parent, r.from
+			world.Restore, world.Handover = r.from > 0, r.from > 0
+			d := Directive{Term: 1, Round: r.number, World: world}
+			if got := text(m.Step(epoch, Heard{Directive: d})); i > 0 && !strings.Contains(got, "give0") {
+				t.Fatalf("%s: round %d is not given: %q", name, r.number, got)
+			}
+			d.Abort = &Abort{Reason: "a worker was lost"}
+			m.Step(epoch, Heard{Directive: d})
+			left := says(0, Aborted)
+			left.Step, left.Clean = r.left, true
+			m.Step(epoch, left)
+		}
+		if at := m.Process(0); at.Clean != row.want || at.Waiting != WaitsAborted {
+			t.Errorf("%s: %+v, want a state: %v", name, at, row.want)
+		}
+	}
+}

@@ -56,6 +56,8 @@ type slot struct {
 	// it was over, and has left the one before with the state that it began with, or an older one of its history.
 	world uint64
 	kept  bool
+	// parent and from are that world's. of is the last round of whose history its state is known to be, once it has left its world; 0 for none.
+	parent, from, of uint64
 
 	// armed is the barrier that it has been given, and stop where that made it stop; arming is true
 	// until the latter is known.
@@ -175,6 +177,9 @@ func (m *Machine) said(e Said) []Effect {
 	case Left, Wants, Saved, Connected:
 		return m.saidOtherwise(s, e)
 	}
+	if e.What == Aborted || e.What == Faulted || e.What == Finished {
+		m.judgeState(s)
+	}
 	return []Effect{Tell{}}
 }
 
@@ -239,14 +244,6 @@ func (m *Machine) keeps(s *slot, step uint64) bool {
 	return s.keeps(step) && (!s.local || !slices.ContainsFunc(m.slots, func(other slot) bool { return other.world != s.world || !other.keeps(step) }))
 }
 
-// keepsState is true for a process that has left the world before that of this worker with the state that this one begins
-// with, or an older one. When this one is over before the process was in it, that state is as good as one left there: it belongs
-// to the history of both. An older one may be the newest that is left, when who had a newer is lost. That it had a fault in the world
-// before, or had finished, means nothing any more: others have judged that, and made this one.
-func (m *Machine) keepsState(s *slot) bool {
-	return s.world == m.in.World.Parent && s.step <= m.in.World.FromStep && s.keeps(s.step) && !s.raised && !s.ended
-}
-
 // attend tells every process what is due.
 func (m *Machine) attend(now time.Time) []Effect {
 	if m.in == nil || m.stage != running {
@@ -299,6 +296,7 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		return m.interrupt(now, i, s, fmt.Sprintf("the world goes on as round %d", m.in.Round))
 	case over && m.keepsState(s):
 		s.world, s.kept, s.waiting = m.in.Round, true, WaitsAborted
+		s.of, s.parent, s.from = m.in.Round, m.in.World.Parent, m.in.World.FromStep
 		return []Effect{Tell{}}
 	case s.connection == 0 || !s.ready() || !m.supplied || over:
 		return nil
@@ -310,7 +308,8 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		why := fmt.Sprintf("round %d goes on with the state after step %d, which this process does not have", m.in.Round, m.in.World.FromStep)
 		return s.refuse(i, why)
 	default:
-		*s = slot{connection: s.connection, elastic: true, shares: s.shares, sharded: s.sharded, local: s.local, handsOver: s.handsOver, world: m.in.Round}
+		*s = slot{connection: s.connection, elastic: true, shares: s.shares, sharded: s.sharded, local: s.local, handsOver: s.handsOver,
+			world: m.in.Round, parent: m.in.World.Parent, from: m.in.World.FromStep, of: s.carries()}
 		return []Effect{Give{Slot: i, Connection: s.connection, Start: *m.in}, Tell{}}
 	}
 }
