@@ -9,6 +9,7 @@ package lifecycle
 // operator knows whether that counts. It is not said to be the state after a step where nobody would know.
 func (m *Machine) judgeState(s *slot) {
 	switch {
+	case !s.hasLeft() || s.kept: // it was judged in the world before
 	case !s.clean:
 		s.of = 0
 	case s.step >= s.from, s.of != 0 && s.of == s.parent:

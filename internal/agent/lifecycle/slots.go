@@ -177,9 +177,7 @@ func (m *Machine) said(e Said) []Effect {
 	case Left, Wants, Saved, Connected:
 		return m.saidOtherwise(s, e)
 	}
-	if e.What == Aborted || e.What == Faulted || e.What == Finished {
-		m.judgeState(s)
-	}
+	m.judgeState(s)
 	return []Effect{Tell{}}
 }
 
