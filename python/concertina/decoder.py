@@ -36,6 +36,7 @@ class Decoder:
         self._name = name
         self._size = size
         self._load = load
+        self._taken: dict[Any, int] = {}  # existing memory, and the place of the value that it is filled with
 
     def decode(self, value: Any, existing: Any) -> Any:
         if isinstance(value, list):
@@ -64,7 +65,15 @@ class Decoder:
         at, size = value["at"], value["length"]
         if type(at) is not int or type(size) is not int or not 0 <= at <= at + size <= self._size:
             raise SnapshotError(f"{self._name} holds a value outside of the file")
-        return self._load(value, at, size, existing)
+        return self._load(value, at, size, existing if self._takes(existing, at) else None)
+
+    def _takes(self, existing: Any, at: int) -> bool:
+        """Whether the memory of an existing value is there for the one at a place: two that differ would overwrite each other."""
+        try:
+            place = getattr(existing, "data_ptr", int)()
+        except RuntimeError:  # such as one whose memory others hold
+            return True
+        return not place or self._taken.setdefault((existing.device, place), at) == at
 
 
 def _item(existing: Any, key: Any) -> Any:

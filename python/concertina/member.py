@@ -76,7 +76,7 @@ class Member:
 
     def _get_state(self) -> Mapping[str, int]:
         """Gets the state from those of the world that have it; returns its position. Until something of it comes, the state that there is
-        stays what it is: others may be lost, and it be the newest that is left."""
+        stays what it is, if it is an older one: others may be lost, and it be the newest that is left."""
         raise NotImplementedError
 
     def _leave(self) -> None:
@@ -135,6 +135,9 @@ class Member:
         self._there = True
         self.gate.phase(Phase.FORMING)
         self._connections.begin()
+        gets = assigned.handover and assigned.restore
+        if gets and self._place.step >= world.from_step:
+            self._live.doubt()  # Nobody could tell it by its number from the one that is to come.
         try:
             self._session.begin(world.round, self._interrupt, self._describe)
             self._adopt(assigned)
@@ -142,7 +145,6 @@ class Member:
             if assigned.listener:
                 assigned.listener.close()
             raise
-        gets = assigned.handover and assigned.restore
         if not gets:
             self._enters()
             self._live.settled()

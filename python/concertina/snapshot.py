@@ -58,6 +58,17 @@ class _Canary(NamedTuple):
     ends: list[tuple[int, bytes]]
 
 
+class _Found(NamedTuple):
+    """A value that has bytes."""
+
+    where: str
+    private: bool
+    """Whether it is small, or differs by rank."""
+    described: dict
+    value: Any
+    part: memoryview | Elsewhere
+
+
 class Image:
     """A state, taken apart. Its large values are the live ones until keep() has copied them.
 
@@ -72,7 +83,7 @@ class Image:
         self.rank = rank
         """Whose shard it has; None where the state is in no shards."""
         self._watch, self._private = codec.watcher(), codec.private()
-        self._found: list[tuple[bool, dict, Any, memoryview | Elsewhere]] = []
+        self._found: list[_Found] = []
         self._shards: list[Local] = []
         self._values: dict[int, int] = {}
         self._state = self._encode(state, "state")
@@ -328,7 +339,7 @@ class Image:
             )
         tag, part = found
         described = tag | {"at": 0, "length": len(part)}
-        self._found.append((len(part) < _SMALL or self._private(value), described, value, part))
+        self._found.append(_Found(where, len(part) < _SMALL or self._private(value), described, value, part))
         return described
 
     def _place_shards(self, rank: Rank) -> str:
@@ -342,16 +353,16 @@ class Image:
 
     def _place_all(self) -> str:
         """Says where the bytes of each value go, those that differ by rank first, and returns the layout of the others.
-        Tensors that are one memory, such as tied weights, go there once."""
+        Tensors that are one memory, such as tied weights, go there once. The others go by their names: a dict that was made
+        of a set has another order in each process."""
         layout = hashlib.sha256()
         seen: dict[Any, int] = {}
         for shared in False, True:
             if shared:
-                more = any(not private for private, _, _, _ in self._found)
+                more = any(not found.private for found in self._found)
                 self.shared = self.bytes = _aligned(self.bytes) if more else self.bytes
-            for private, described, value, part in self._found:
-                if private == shared:
-                    continue
+            some = [found for found in self._found if found.private != shared]
+            for where, _, described, value, part in sorted(some, key=lambda found: found.where) if shared else some:
                 key = self._codec.identity(value)
                 if key not in seen:
                     offset = seen[key] = _aligned(self.bytes)
@@ -362,7 +373,8 @@ class Image:
                     self.bytes = offset + len(part)
                 described["at"] = seen[key]
                 if shared:
-                    layout.update(json.dumps(described | {"at": seen[key] - self.shared}, sort_keys=True).encode())
+                    of = described | {"at": seen[key] - self.shared, "where": where}
+                    layout.update(json.dumps(of, sort_keys=True).encode())
         self._found = []
         return layout.hexdigest()[:16]
 

@@ -157,7 +157,8 @@ class TensorCodec(snapshot.Codec):
 
     def identity(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.numel():
-            return value.device, value.data_ptr(), value.dtype, value.shape, value.stride()
+            lazy = value.is_conj(), value.is_neg()
+            return value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), lazy
         return super().identity(value)
 
     def prepare(self, tag: Mapping, size: int, existing: Any) -> tuple[memoryview, Callable[[], Any]]:
@@ -386,7 +387,9 @@ def _along(dim: int | None) -> str:
 
 
 def fits(tensor: torch.Tensor, tag: Mapping) -> bool:
-    """Whether a tensor is of the kind that a tag describes."""
+    """Whether a tensor is of the kind that a tag describes, and has bytes that are what its values are."""
+    if tensor.is_conj() or tensor.is_neg():
+        return False
     return _name(tensor.dtype) == tag.get("tensor") and list(tensor.shape) == tag.get("shape")
 
 

@@ -65,6 +65,29 @@ class Rooms(unittest.TestCase):
         self.assertEqual(os.read(let_go, 10), b"")
 
 
+class Layouts(Case):
+    """Ranks whose layouts are the same write shares that are read together."""
+
+    values = {name: name.encode() * 100_000 for name in "abc"}
+
+    def test_values_in_another_order_are_not_mixed_up(self):
+        first, second = (Image({name: self.values[name] for name in order}, {"step": 3}, Codec()) for order in ("abc", "cab"))
+        if first.layout == second.layout:
+            first.write(first.own(self.path, "r0"))
+            second.write(second.shares(self.path + "0", "s0", 0, 1))
+            found = read(self.path, Codec(), None, [self.path + "0"])[1]
+            self.assertTrue(found == self.values, "values are mixed up")
+
+    def test_other_values_of_the_same_sizes_have_another_one(self):
+        layouts = {Image({"net": {name: self.values[name] for name in names}}, {"step": 3}, Codec()).layout for names in ("ab", "ac", "bc")}
+        self.assertEqual(len(layouts), 3)
+
+    def test_values_that_are_one_on_some_ranks_only_have_another_one(self):
+        one, same = self.values["a"], bytes(bytearray(self.values["a"]))
+        tied, apart = (Image({"a": one, "b": other}, {"step": 3}, Codec()).layout for other in (one, same))
+        self.assertNotEqual(tied, apart)
+
+
 class Whole(Case):
     def test_values_come_back_as_they_were(self):
         shared = b"twice" * 20

@@ -309,6 +309,25 @@ class Worlds(Case):
         c.end([behind])
         self.assert_undisturbed(ahead, behind)
 
+    def test_another_state_of_the_same_number_is_good_no_more(self):
+        """Nobody could tell it from the one that was to be given."""
+        c = self.coordinator(seconds=0.02)
+        ahead, stale = c.start(2)
+        c.first_world([ahead, stale])
+        stale.wait_for(step=3)
+        step = c.barrier([ahead, stale])
+        path = c.save(ahead, step)
+        pathlib.Path(c.folder, "stop-meeting-0").touch()
+        c.world([ahead, stale], step, [stale], handover=True)
+        for member in ahead, stale:
+            member.wait_for(meeting=True)
+        ahead.kill()
+        (left,) = c.abort([stale])
+        self.assertEqual((left["step"], left["clean"]), (step, False))
+        c.world([stale], step, [stale], path)
+        c.end([stale])
+        self.assert_undisturbed(ahead, stale)
+
     def test_a_rank_that_hangs_is_not_waited_for_for_ever(self):
         c = self.coordinator(seconds=0.02, ballast=40)
         pathlib.Path(c.folder, "impatient").touch()
