@@ -246,11 +246,13 @@ func (m *Machine) makeBest(now time.Time) bool {
 	}
 	m.scores.marking = nil
 	states := m.states()
-	if at, held := whichIs(states, of); held {
-		newest, _ := m.bestOf(states)
-		if at.parts == nil || m.isComplete(at) || newest.Step > at.Step { // or some rank writes none of it
-			m.upload(now, at.Snapshot)
-		}
+	at, held := whichIs(states, of)
+	if !held {
+		return false // its snapshot may never come, and an older one is better than none
+	}
+	newest, _ := m.bestOf(states)
+	if at.parts == nil || m.isComplete(at) || newest.Step > at.Step { // or some rank writes none of it
+		m.upload(now, at.Snapshot)
 	}
 	return true
 }

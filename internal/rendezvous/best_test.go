@@ -257,3 +257,17 @@ func TestTheEndWithoutScores(t *testing.T) {
 		t.Errorf("finishing: %v, it says %q", l.machine.world.finishing, seen.Missed)
 	}
 }
+
+// A state that was evaluated, and of which no snapshot has come, keeps no older one from the storage.
+func TestAStateThatNobodyHoldsIsInNobodysWay(t *testing.T) {
+	f, l := graded(t, true, 10*time.Second)
+	held := f.stage(l)
+	f.turns(l, 2)
+	f.settleSteps()
+	f.scores(l, Score{Step: f.pods["p00"].process.done, Value: 0.5})
+	f.pass(11 * time.Second)
+	f.turns(l, 4)
+	if got := l.machine.durable.Snapshot.Step; got != held {
+		t.Errorf("step %d is durable, and the workers hold that after step %d", got, held)
+	}
+}
