@@ -53,11 +53,13 @@ type scores struct {
 	trouble string
 }
 
-// marking is who puts a score beside a checkpoint.
+// marking is who puts a score beside a checkpoint, since given, and since when one is to be put; hung is true once somebody has said
+// nothing for too long, and another one is to.
 type marking struct {
-	of    Score
-	by    string
-	since time.Time
+	of           Score
+	by           string
+	since, given time.Time
+	hung         bool
 }
 
 // mostWaiting is how many states may wait.
@@ -108,6 +110,7 @@ func (m *Machine) hearScores(mem *member) {
 		return
 	}
 	if d := &r.Durable; d.Path != "" && r.Scored && m.keepInMind(b, Kept{d.Snapshot.Round, d.Snapshot.Step, d.Path, r.Score}) {
+		m.uploadsWork(mem.want.UID)
 		m.note(notedDurable, "the state after step %d, with %s %s, is one of the best: %s", d.Snapshot.Step, b.Metric, score.Text(r.Score), d.Path)
 		m.out.Changed = true
 		m.findNext(b)
@@ -301,22 +304,43 @@ func (m *Machine) forget(b *Best, of Snapshot, why string) {
 	})
 }
 
-// mark has a score put beside the newest checkpoint, which became durable before it was known; false once that is given up.
+// mark has a score put beside the newest checkpoint, which became durable before it was known; false once that is given up, as no later
+// state becomes durable before. Who fails gives way to who has not until another checkpoint is due; who says nothing for too long gives
+// way as well, and when that is in vain too others do not have to try.
 func (m *Machine) mark(now time.Time, b *Best, of Score) bool {
 	s := &m.scores
 	if s.marking == nil || s.marking.of != of {
 		s.marking = &marking{of: of, since: now}
 	}
 	k := s.marking
-	mem := m.members[k.by]
-	if m.isThere(mem) && mem.report.UploadError == "" {
+	mem, why := m.members[k.by], ""
+	switch {
+	case !m.isThere(mem):
+		if m.finisher() == "" && !now.Before(k.since.Add(hangTime)) {
+			why = "no worker is there that could put its score into the storage"
+		}
+	case mem.report.UploadError != "":
+		m.failedUploads[k.by] = failedUpload{now, mem.report.UploadError}
+		if !now.Before(k.since.Add(m.gang.Storage.Interval)) {
+			why = mem.want.Name + ": " + mem.report.UploadError
+		} else if next := m.finisher(); !m.failedUploads[next].at.IsZero() {
+			return true
+		}
+	case m.stalls(now, &uploading{}, k.by, k.given, 0):
+		if next := m.finisher(); k.hung || next == "" || next == k.by {
+			why = mem.want.Name + ": " + m.failedUploads[k.by].why
+		}
+		k.hung = true
+	default:
 		return true
 	}
-	if mem != nil && mem.report.UploadError != "" && !now.Before(k.since.Add(m.gang.Storage.Interval)) {
-		m.forget(b, m.durable.Snapshot, mem.want.Name+": "+mem.report.UploadError)
+	if why != "" {
+		m.forget(b, m.durable.Snapshot, why)
+		m.tellTo(&k.by, "")
 		s.marking = nil
 		return false
 	}
+	k.given = now
 	m.tellTo(&k.by, m.finisher())
 	return true
 }

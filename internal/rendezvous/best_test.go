@@ -15,6 +15,9 @@ func (w *worker) mark(u *upload) {
 	if w.durable.Snapshot != w.marked {
 		w.scored, w.marked = false, w.durable.Snapshot
 	}
+	if u.Durable && w.shelf.hang[w.uid] {
+		return
+	}
 	if u.Score != nil && w.durable.Snapshot == u.Snapshot && (u.Put == nil || u.Manifest != nil) && w.uploadError == "" && !w.shelf.away {
 		w.scored, w.score = true, *u.Score
 		w.shelf.scores[w.durable.Path] = *u.Score
@@ -269,5 +272,59 @@ func TestAStateThatNobodyHoldsIsInNobodysWay(t *testing.T) {
 	f.turns(l, 4)
 	if got := l.machine.durable.Snapshot.Step; got != held {
 		t.Errorf("step %d is durable, and the workers hold that after step %d", got, held)
+	}
+}
+
+// Who says nothing of a score that it is to put beside a checkpoint gives way to another one, and later checkpoints are made whatever
+// becomes of that.
+func TestAScoreThatNobodyPutsKeepsNothingFromTheStorage(t *testing.T) {
+	for name, c := range map[string]struct {
+		silent []string
+		missed string
+	}{
+		"one hangs": {[]string{"p00"}, ""},
+		"all do":    {[]string{"p00", "p01", "p02"}, "is not kept: p0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, true, 10*time.Second)
+			step := f.stage(l)
+			f.pass(11 * time.Second)
+			f.until(l, "it is durable", func() bool { return l.machine.durable.Snapshot.Step == step })
+			f.shelf.hang = map[string]bool{}
+			for _, uid := range c.silent {
+				f.shelf.hang[uid] = true
+			}
+			f.scores(l, Score{Step: step, Value: 0.5})
+			if l.machine.scores.marking == nil && len(c.silent) < 3 {
+				t.Fatal("nobody hangs")
+			}
+			for begun := f.now; f.now.Before(begun.Add(2*hangTime + time.Minute)); {
+				for range 12 {
+					f.pass(5 * time.Second)
+					f.turns(l, 1)
+				}
+				f.stage(l)
+			}
+			seen := l.machine.Observe(f.now)
+			if seen.Durable.Snapshot.Step == step || !strings.Contains(seen.Missed, c.missed) || c.missed == "" && (seen.Missed != "" || len(seen.Best) != 1) {
+				t.Errorf("step %d is durable, kept are %v, it says %q", seen.Durable.Snapshot.Step, seen.Best, seen.Missed)
+			}
+		})
+	}
+}
+
+// Who fails to put a score gives way to another one.
+func TestAnotherOnePutsAScore(t *testing.T) {
+	f, l := graded(t, true, 10*time.Second)
+	step := f.stage(l)
+	f.pass(11 * time.Second)
+	f.until(l, "it is durable", func() bool { return l.machine.durable.Snapshot.Step == step })
+	f.storage.Interval = time.Hour
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.failing = map[string]string{l.machine.finisher(): "403"}
+	f.scores(l, Score{Step: step, Value: 0.5})
+	f.turns(l, 10)
+	if seen := l.machine.Observe(f.now); len(seen.Best) != 1 || seen.Missed != "" {
+		t.Errorf("kept are %v, it says %q", seen.Best, seen.Missed)
 	}
 }
