@@ -279,18 +279,38 @@ func (m *Machine) inVain(now time.Time, u *uploading) bool {
 }
 
 // bestFirst says whether a world that is to be let go makes a state durable first that was evaluated well: it goes with its workers
-// otherwise. It waits for it no longer than a barrier may take, and not at all for a storage that has trouble.
-func (m *Machine) bestFirst(now time.Time, w *wish) bool {
-	if m.wantsBest() == nil || len(m.scores.waiting) == 0 || !now.Before(m.lateAt(w)) || m.storageTrouble() != "" {
+// otherwise. The state that the world stands with has the time that there is, so what is not durable soon is given up, and nothing is
+// begun first with a storage that has trouble.
+func (m *Machine) bestFirst(now time.Time, taken Snapshot) bool {
+	b, why := m.wantsBest(), m.storageTrouble()
+	if b == nil || len(m.scores.waiting) == 0 {
 		return false
 	}
-	if u := m.uploading; u != nil && m.waitingFor(u.snapshot) != nil {
-		if m.goesOn(now, u) {
-			return true
+	u := m.uploading
+	isBest := u != nil && m.waitingFor(u.snapshot) != nil
+	switch soon := now.Before(m.change.began.Add(m.gang.BarrierTimeout/2 - m.uploadTook)); {
+	case soon && why == "":
+		if isBest {
+			if m.goesOn(now, u) {
+				return true
+			}
+			m.uploading = nil
 		}
+		return m.makeBest(now) && (m.uploading != nil && m.waitingFor(m.uploading.snapshot) != nil || m.scores.marking != nil)
+	case soon && !m.isParked():
+		return false
+	}
+	if isBest && !sameState(u.snapshot, taken) {
+		m.out.Tell = append(m.out.Tell, u.at()...)
 		m.uploading = nil
 	}
-	return m.makeBest(now) && (m.uploading != nil && m.waitingFor(m.uploading.snapshot) != nil || m.scores.marking != nil)
+	for _, of := range slices.Clone(m.scores.waiting) {
+		if !of.of(taken.Round, taken.Step) || m.isParked() {
+			m.forget(b, Snapshot{Round: of.Round, Step: of.Step}, cmp.Or(why, fmt.Sprintf("the workers are to go, and the state after step %d comes first", taken.Step)))
+		}
+	}
+	m.findNext(b)
+	return false
 }
 
 // forget drops a state that waits.

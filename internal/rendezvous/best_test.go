@@ -328,3 +328,46 @@ func TestAnotherOnePutsAScore(t *testing.T) {
 		t.Errorf("kept are %v, it says %q", seen.Best, seen.Missed)
 	}
 }
+
+// The state that a world stands with when it is to be let go has half of the time at least, as what is kept for its score is not durable
+// by then. What is given up for it is told.
+func TestAParkedWorldGivesUpTheBestForTheNewest(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.shelf.away = true
+	best := f.evaluate(l, 0.5)
+	f.storage.Park = "evicted"
+	_ = f.handle(l, GangExpected{f.gang()})
+	m, half := l.machine, f.now.Add(l.machine.gang.BarrierTimeout/2+time.Second)
+	seenBest := false
+	for f.now.Before(half) {
+		f.pass(500 * time.Millisecond)
+		f.turns(l, 1)
+		seenBest = seenBest || m.change != nil && m.change.arrived && m.uploading != nil && m.uploading.snapshot.Step == best
+	}
+	if m.change == nil || !m.change.arrived || m.uploading == nil || m.uploading.snapshot.Step != m.change.step || !seenBest {
+		t.Errorf("after half of the time %+v is uploaded of %+v; first that after step %d: %v", m.uploading, m.change, best, seenBest)
+	}
+	if seen := m.Observe(f.now); !strings.Contains(seen.Missed, "is not kept: the workers are to go, and") {
+		t.Errorf("it says %q", seen.Missed)
+	}
+	f.shelf.away = false
+	f.until(l, "it is parked", func() bool { return m.Observe(f.now).Parked })
+}
+
+// What a storage with trouble does not take of a world that is suspended is told as well.
+func TestWhatIsLostOfAParkedWorldIsTold(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.shelf.failing = map[string]string{"p00": "403", "p01": "403", "p02": "403"}
+	f.evaluate(l, 0.5)
+	f.storage.Park = "spec.suspend is true"
+	_ = f.handle(l, GangExpected{f.gang()})
+	m := l.machine
+	f.until(l, "the newest state is uploaded", func() bool {
+		return m.change != nil && m.change.arrived && m.uploading != nil && m.uploading.snapshot.Step == m.change.step
+	})
+	f.shelf.failing = nil
+	f.until(l, "it is parked", func() bool { return m.Observe(f.now).Parked })
+	if seen := m.Observe(f.now); len(seen.Best) == 0 && !strings.Contains(seen.Missed, "is not kept") {
+		t.Errorf("the best are %v, and it says %q", seen.Best, seen.Missed)
+	}
+}
