@@ -93,14 +93,25 @@ func (m *Machine) keepInMind(b *Best, of Kept) bool {
 	slices.SortFunc(all, func(x, y Kept) int {
 		return cmp.Or(b.Compare(x.Score, y.Score), cmp.Compare(y.Round, x.Round), cmp.Compare(y.Step, x.Step))
 	})
-	s.kept = all[:min(len(all), b.Keep)]
+	s.kept = nil
+	for _, k := range all {
+		if len(s.kept) < b.Keep && !slices.ContainsFunc(s.kept, k.isCopyOf) {
+			s.kept = append(s.kept, k)
+		}
+	}
 	return slices.Contains(s.kept, of)
 }
 
-// isGood says whether a state with that score would be among the best: of equals the newest is.
-func (m *Machine) isGood(b *Best, value float64) bool {
+// isCopyOf says whether two are of one state, which was evaluated again after a restart.
+func (k Kept) isCopyOf(other Kept) bool { return k.Step == other.Step && k.Score == other.Score }
+
+// isGood says whether a state with a score would be among the best: of equals the newest is, and what is there already is not again.
+func (m *Machine) isGood(b *Best, of *Score) bool {
 	kept := m.scores.kept
-	return len(kept) < b.Keep || b.Compare(value, kept[len(kept)-1].Score) <= 0
+	if slices.ContainsFunc(kept, Kept{Step: of.Step, Score: of.Value}.isCopyOf) {
+		return false
+	}
+	return len(kept) < b.Keep || b.Compare(of.Value, kept[len(kept)-1].Score) <= 0
 }
 
 // hearScores takes note of what a member says of states that were evaluated.
@@ -187,7 +198,7 @@ func (m *Machine) findNext(b *Best) *Score {
 func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why string) {
 	of, known := Snapshot{Round: w.Round, Step: w.Step}, m.gang.Storage
 	switch {
-	case w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w.Value):
+	case w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w):
 		return true, "" // that step is made, and evaluated, again; or others are better
 	case m.durable.Path != "" && sameState(of, m.durable.Snapshot), m.uploading != nil && sameState(of, m.uploading.snapshot):
 		return false, ""

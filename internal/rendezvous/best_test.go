@@ -371,3 +371,24 @@ func TestWhatIsLostOfAParkedWorldIsTold(t *testing.T) {
 		t.Errorf("the best are %v, and it says %q", seen.Best, seen.Missed)
 	}
 }
+
+// A state that is evaluated again after a restart, with the same score, is kept once.
+func TestCopiesOfAStateAreKeptOnce(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	step := f.stage(l)
+	f.storage.Best.Known = []Kept{
+		{Round: 0, Step: step - 5, Path: "job/0-5", Score: 0.8}, {Round: 0, Step: step - 1, Path: "attempt-1/0-9", Score: 0.9},
+		{Round: 1, Step: step - 1, Path: "attempt-2/1-9", Score: 0.9},
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step - 1, step - 5}) || seen.Best[0].Path != "attempt-2/1-9" {
+		t.Errorf("kept are %+v", seen.Best)
+	}
+	f.storage.Best.Known = []Kept{{Round: 0, Step: step, Path: "attempt-1/0-10", Score: 0.95}}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.scores(l, Score{Step: step, Value: 0.95})
+	f.turns(l, 10)
+	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step, step - 1}) || len(f.shelf.kept) > 0 || seen.Missed != "" {
+		t.Errorf("kept are %+v of %d checkpoints, it says %q", seen.Best, len(f.shelf.kept), seen.Missed)
+	}
+}
