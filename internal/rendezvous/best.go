@@ -146,6 +146,9 @@ func (m *Machine) hearScore(b *Best, said Score) {
 	if s.trouble != "" {
 		s.trouble, m.out.Changed = "", true
 	}
+	if m.keepsIt(&said) {
+		return
+	}
 	s.waiting = append(s.waiting, said)
 	if len(s.waiting) > mostWaiting {
 		s.waiting = s.waiting[1:]
@@ -194,11 +197,16 @@ func (m *Machine) findNext(b *Best) *Score {
 	return next
 }
 
+// keepsIt says whether a state is in the storage with its score.
+func (m *Machine) keepsIt(w *Score) bool {
+	return slices.ContainsFunc(m.scores.kept, func(k Kept) bool { return w.of(k.Round, k.Step) })
+}
+
 // isGone says whether a state that waits can be kept no more, or is not to be, and why, where that is a pity.
 func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why string) {
 	of, known := Snapshot{Round: w.Round, Step: w.Step}, m.gang.Storage
 	switch {
-	case w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w):
+	case m.keepsIt(w), w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w):
 		return true, "" // that step is made, and evaluated, again; or others are better
 	case m.durable.Path != "" && sameState(of, m.durable.Snapshot), m.uploading != nil && sameState(of, m.uploading.snapshot):
 		return false, ""
@@ -394,6 +402,9 @@ func (m *Machine) awaitsBest(now time.Time) bool {
 	}
 	w := m.world
 	if w.finishedAt.IsZero() {
+		if u := m.uploading; u != nil {
+			m.out.Tell = append(m.out.Tell, u.at()...) // nobody is held back any more
+		}
 		w.finishedAt, m.change, m.out.Publish = now, nil, true
 		m.note(notedFinished, "round %d has finished, and waits until the state after step %d is durable", w.record.Round, m.scores.next.Step)
 	}

@@ -392,3 +392,43 @@ func TestCopiesOfAStateAreKeptOnce(t *testing.T) {
 		t.Errorf("kept are %+v of %d checkpoints, it says %q", seen.Best, len(f.shelf.kept), seen.Missed)
 	}
 }
+
+// The next leader hears again of what is in the storage, and there is nothing wrong with that.
+func TestTheNextLeaderMissesNothing(t *testing.T) {
+	for name, shares := range map[string]bool{"whole": false, "in shares": true} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, shares, 10*time.Second)
+			step := f.evaluate(l, 0.9)
+			f.until(l, "it is kept", func() bool { seen := l.machine.Observe(f.now); return slices.Equal(seen.kept(), []uint64{step}) })
+			f.pass(11 * time.Second)
+			later := f.stage(l)
+			f.until(l, "a later one is durable", func() bool { return l.machine.durable.Snapshot.Step == later })
+			seen := l.machine.Observe(f.now)
+			f.storage.Best.Known = seen.Best
+			f.storage.Known, f.storage.KnownRound = later, seen.Durable.Snapshot.Round
+			next := f.succeeded(l)
+			f.turns(next, 20)
+			if seen := next.machine.Observe(f.now); seen.Missed != "" || !slices.Equal(seen.kept(), []uint64{step}) {
+				t.Errorf("kept are %v, it says %q", seen.kept(), seen.Missed)
+			}
+		})
+	}
+}
+
+// Nothing is held back once a training is over, and all wait for its last state.
+func TestTheLastUploadIsNotHeldBack(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.storage.Rate = 1000
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.away = true
+	f.evaluate(l, 0.5)
+	f.finish(l)
+	if l.machine.world.finishing || l.machine.uploading == nil {
+		t.Fatal("nothing is waited for")
+	}
+	for _, uid := range l.machine.uploading.at() {
+		if u := l.machine.uploadFor(uid); u.Rate != 0 {
+			t.Errorf("all wait for the upload, and %s may send %d bytes a second", uid, u.Rate)
+		}
+	}
+}
