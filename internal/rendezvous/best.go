@@ -127,7 +127,9 @@ func (m *Machine) hearScores(mem *member) {
 		m.findNext(b)
 	}
 	for _, said := range r.Scores {
-		if cmp.Or(cmp.Compare(said.Round, s.last.Round), cmp.Compare(said.Step, s.last.Step)) <= 0 || said.Round > m.world.record.Round {
+		newer := cmp.Or(cmp.Compare(said.Round, s.last.Round), cmp.Compare(said.Step, s.last.Step))
+		found := newer == 0 && said.Why == "" && s.last.Why != "" // by another evaluation of the same state
+		if newer <= 0 && !found || said.Round > m.world.record.Round {
 			continue
 		}
 		s.last = said

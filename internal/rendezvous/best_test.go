@@ -432,3 +432,24 @@ func TestTheLastUploadIsNotHeldBack(t *testing.T) {
 		}
 	}
 }
+
+// A state may be evaluated in several ways, of which one reports its score.
+func TestAStateThatIsEvaluatedTwice(t *testing.T) {
+	for name, first := range map[string]bool{"the score is first": true, "the score is last": false} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, false, time.Hour)
+			step := f.stage(l)
+			said := []Score{{Step: step, Why: "evaluations report test_loss, and no accuracy"}, {Step: step, Value: 0.9}}
+			if first {
+				slices.Reverse(said)
+			}
+			for _, s := range said {
+				f.scores(l, s)
+			}
+			f.turns(l, 20)
+			if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step}) || seen.Missed != "" {
+				t.Errorf("kept are %v, it says %q", seen.kept(), seen.Missed)
+			}
+		})
+	}
+}
