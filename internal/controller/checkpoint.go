@@ -57,9 +57,13 @@ func (p *planner) whyAllGo() string {
 }
 
 // durable says whether nothing is lost when all workers are released: their world can stop, and the storage has no trouble,
-// and has taken the last checkpoint in half of the time that a stop and an upload may take together.
+// and has taken the last checkpoint in half of the time that a stop and an upload may take together; two of them, where a state waits that
+// is kept for its score.
 func (p *planner) durable() bool {
 	took, limit := p.World.UploadTook, value(p.Job.Spec.Checkpoint.Timeout).Duration
+	if p.World.BestWaits {
+		took *= 2
+	}
 	return p.storage() != nil && p.canStop() && p.World.Storage == "" && took > 0 && took < limit/2
 }
 

@@ -195,6 +195,8 @@ func TestWhatIsDurable(t *testing.T) {
 		"its storage has a checkpoint":         {func(*State) {}, true},
 		"nothing is stored yet":                {func(s *State) { s.World.UploadTook = 0 }, false},
 		"an upload takes too long":             {func(s *State) { s.World.UploadTook = 31 * time.Second }, false},
+		"two are to come":                      {func(s *State) { s.World.UploadTook, s.World.BestWaits = 16*time.Second, true }, false},
+		"two are short":                        {func(s *State) { s.World.UploadTook, s.World.BestWaits = 14*time.Second, true }, true},
 		"it has no storage":                    {func(s *State) { s.Job.Spec.Checkpoint.Storage = nil }, false},
 		"its storage cannot be reached":        {func(s *State) { s.World.Storage = "timeout" }, false},
 		"too few are left":                     {func(s *State) { s.World.Phase = rendezvous.PhaseRegrouping }, false},

@@ -53,11 +53,13 @@ type scores struct {
 	trouble string
 }
 
-// marking is who puts a score beside a checkpoint.
+// marking is who puts a score beside a checkpoint, since given, and since when one is to be put; hung is true once somebody has said
+// nothing for too long, and another one is to.
 type marking struct {
-	of    Score
-	by    string
-	since time.Time
+	of           Score
+	by           string
+	since, given time.Time
+	hung         bool
 }
 
 // mostWaiting is how many states may wait.
@@ -91,14 +93,25 @@ func (m *Machine) keepInMind(b *Best, of Kept) bool {
 	slices.SortFunc(all, func(x, y Kept) int {
 		return cmp.Or(b.Compare(x.Score, y.Score), cmp.Compare(y.Round, x.Round), cmp.Compare(y.Step, x.Step))
 	})
-	s.kept = all[:min(len(all), b.Keep)]
+	s.kept = nil
+	for _, k := range all {
+		if len(s.kept) < b.Keep && !slices.ContainsFunc(s.kept, k.isCopyOf) {
+			s.kept = append(s.kept, k)
+		}
+	}
 	return slices.Contains(s.kept, of)
 }
 
-// isGood says whether a state with that score would be among the best: of equals the newest is.
-func (m *Machine) isGood(b *Best, value float64) bool {
+// isCopyOf says whether two are of one state, which was evaluated again after a restart.
+func (k Kept) isCopyOf(other Kept) bool { return k.Step == other.Step && k.Score == other.Score }
+
+// isGood says whether a state with a score would be among the best: of equals the newest is, and what is there already is not again.
+func (m *Machine) isGood(b *Best, of *Score) bool {
 	kept := m.scores.kept
-	return len(kept) < b.Keep || b.Compare(value, kept[len(kept)-1].Score) <= 0
+	if slices.ContainsFunc(kept, Kept{Step: of.Step, Score: of.Value}.isCopyOf) {
+		return false
+	}
+	return len(kept) < b.Keep || b.Compare(of.Value, kept[len(kept)-1].Score) <= 0
 }
 
 // hearScores takes note of what a member says of states that were evaluated.
@@ -108,12 +121,15 @@ func (m *Machine) hearScores(mem *member) {
 		return
 	}
 	if d := &r.Durable; d.Path != "" && r.Scored && m.keepInMind(b, Kept{d.Snapshot.Round, d.Snapshot.Step, d.Path, r.Score}) {
+		m.uploadsWork(mem.want.UID)
 		m.note(notedDurable, "the state after step %d, with %s %s, is one of the best: %s", d.Snapshot.Step, b.Metric, score.Text(r.Score), d.Path)
 		m.out.Changed = true
 		m.findNext(b)
 	}
 	for _, said := range r.Scores {
-		if cmp.Or(cmp.Compare(said.Round, s.last.Round), cmp.Compare(said.Step, s.last.Step)) <= 0 || said.Round > m.world.record.Round {
+		newer := cmp.Or(cmp.Compare(said.Round, s.last.Round), cmp.Compare(said.Step, s.last.Step))
+		found := newer == 0 && said.Why == "" && s.last.Why != "" // by another evaluation of the same state
+		if newer <= 0 && !found || said.Round > m.world.record.Round {
 			continue
 		}
 		s.last = said
@@ -131,6 +147,9 @@ func (m *Machine) hearScore(b *Best, said Score) {
 	}
 	if s.trouble != "" {
 		s.trouble, m.out.Changed = "", true
+	}
+	if m.keepsIt(&said) {
+		return
 	}
 	s.waiting = append(s.waiting, said)
 	if len(s.waiting) > mostWaiting {
@@ -180,11 +199,16 @@ func (m *Machine) findNext(b *Best) *Score {
 	return next
 }
 
+// keepsIt says whether a state is in the storage with its score.
+func (m *Machine) keepsIt(w *Score) bool {
+	return slices.ContainsFunc(m.scores.kept, func(k Kept) bool { return w.of(k.Round, k.Step) })
+}
+
 // isGone says whether a state that waits can be kept no more, or is not to be, and why, where that is a pity.
 func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why string) {
 	of, known := Snapshot{Round: w.Round, Step: w.Step}, m.gang.Storage
 	switch {
-	case w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w.Value):
+	case m.keepsIt(w), w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w):
 		return true, "" // that step is made, and evaluated, again; or others are better
 	case m.durable.Path != "" && sameState(of, m.durable.Snapshot), m.uploading != nil && sameState(of, m.uploading.snapshot):
 		return false, ""
@@ -246,11 +270,13 @@ func (m *Machine) makeBest(now time.Time) bool {
 	}
 	m.scores.marking = nil
 	states := m.states()
-	if at, held := whichIs(states, of); held {
-		newest, _ := m.bestOf(states)
-		if at.parts == nil || m.isComplete(at) || newest.Step > at.Step { // or some rank writes none of it
-			m.upload(now, at.Snapshot)
-		}
+	at, held := whichIs(states, of)
+	if !held {
+		return false // its snapshot may never come, and an older one is better than none
+	}
+	newest, _ := m.bestOf(states)
+	if at.parts == nil || m.isComplete(at) || newest.Step > at.Step { // or some rank writes none of it
+		m.upload(now, at.Snapshot)
 	}
 	return true
 }
@@ -274,18 +300,38 @@ func (m *Machine) inVain(now time.Time, u *uploading) bool {
 }
 
 // bestFirst says whether a world that is to be let go makes a state durable first that was evaluated well: it goes with its workers
-// otherwise. It waits for it no longer than a barrier may take, and not at all for a storage that has trouble.
-func (m *Machine) bestFirst(now time.Time, w *wish) bool {
-	if m.wantsBest() == nil || len(m.scores.waiting) == 0 || !now.Before(m.lateAt(w)) || m.storageTrouble() != "" {
+// otherwise. The state that the world stands with has the time that there is, so what is not durable soon is given up, and nothing is
+// begun first with a storage that has trouble.
+func (m *Machine) bestFirst(now time.Time, taken Snapshot) bool {
+	b, why := m.wantsBest(), m.storageTrouble()
+	if b == nil || len(m.scores.waiting) == 0 {
 		return false
 	}
-	if u := m.uploading; u != nil && m.waitingFor(u.snapshot) != nil {
-		if m.goesOn(now, u) {
-			return true
+	u := m.uploading
+	isBest := u != nil && m.waitingFor(u.snapshot) != nil
+	switch soon := now.Before(m.change.began.Add(m.gang.BarrierTimeout/2 - m.uploadTook)); {
+	case soon && why == "":
+		if isBest {
+			if m.goesOn(now, u) {
+				return true
+			}
+			m.uploading = nil
 		}
+		return m.makeBest(now) && (m.uploading != nil && m.waitingFor(m.uploading.snapshot) != nil || m.scores.marking != nil)
+	case soon && !m.isParked():
+		return false
+	}
+	if isBest && !sameState(u.snapshot, taken) {
+		m.out.Tell = append(m.out.Tell, u.at()...)
 		m.uploading = nil
 	}
-	return m.makeBest(now) && (m.uploading != nil && m.waitingFor(m.uploading.snapshot) != nil || m.scores.marking != nil)
+	for _, of := range slices.Clone(m.scores.waiting) {
+		if !of.of(taken.Round, taken.Step) || m.isParked() {
+			m.forget(b, Snapshot{Round: of.Round, Step: of.Step}, cmp.Or(why, fmt.Sprintf("the workers are to go, and the state after step %d comes first", taken.Step)))
+		}
+	}
+	m.findNext(b)
+	return false
 }
 
 // forget drops a state that waits.
@@ -299,22 +345,43 @@ func (m *Machine) forget(b *Best, of Snapshot, why string) {
 	})
 }
 
-// mark has a score put beside the newest checkpoint, which became durable before it was known; false once that is given up.
+// mark has a score put beside the newest checkpoint, which became durable before it was known; false once that is given up, as no later
+// state becomes durable before. Who fails gives way to who has not until another checkpoint is due; who says nothing for too long gives
+// way as well, and when that is in vain too others do not have to try.
 func (m *Machine) mark(now time.Time, b *Best, of Score) bool {
 	s := &m.scores
 	if s.marking == nil || s.marking.of != of {
 		s.marking = &marking{of: of, since: now}
 	}
 	k := s.marking
-	mem := m.members[k.by]
-	if m.isThere(mem) && mem.report.UploadError == "" {
+	mem, why := m.members[k.by], ""
+	switch {
+	case !m.isThere(mem):
+		if m.finisher() == "" && !now.Before(k.since.Add(hangTime)) {
+			why = "no worker is there that could put its score into the storage"
+		}
+	case mem.report.UploadError != "":
+		m.failedUploads[k.by] = failedUpload{now, mem.report.UploadError}
+		if !now.Before(k.since.Add(m.gang.Storage.Interval)) {
+			why = mem.want.Name + ": " + mem.report.UploadError
+		} else if next := m.finisher(); !m.failedUploads[next].at.IsZero() {
+			return true
+		}
+	case m.stalls(now, &uploading{}, k.by, k.given, 0):
+		if next := m.finisher(); k.hung || next == "" || next == k.by {
+			why = mem.want.Name + ": " + m.failedUploads[k.by].why
+		}
+		k.hung = true
+	default:
 		return true
 	}
-	if mem != nil && mem.report.UploadError != "" && !now.Before(k.since.Add(m.gang.Storage.Interval)) {
-		m.forget(b, m.durable.Snapshot, mem.want.Name+": "+mem.report.UploadError)
+	if why != "" {
+		m.forget(b, m.durable.Snapshot, why)
+		m.tellTo(&k.by, "")
 		s.marking = nil
 		return false
 	}
+	k.given = now
 	m.tellTo(&k.by, m.finisher())
 	return true
 }
@@ -337,6 +404,9 @@ func (m *Machine) awaitsBest(now time.Time) bool {
 	}
 	w := m.world
 	if w.finishedAt.IsZero() {
+		if u := m.uploading; u != nil {
+			m.out.Tell = append(m.out.Tell, u.at()...) // nobody is held back any more
+		}
 		w.finishedAt, m.change, m.out.Publish = now, nil, true
 		m.note(notedFinished, "round %d has finished, and waits until the state after step %d is durable", w.record.Round, m.scores.next.Step)
 	}

@@ -15,6 +15,9 @@ func (w *worker) mark(u *upload) {
 	if w.durable.Snapshot != w.marked {
 		w.scored, w.marked = false, w.durable.Snapshot
 	}
+	if u.Durable && w.shelf.hang[w.uid] {
+		return
+	}
 	if u.Score != nil && w.durable.Snapshot == u.Snapshot && (u.Put == nil || u.Manifest != nil) && w.uploadError == "" && !w.shelf.away {
 		w.scored, w.score = true, *u.Score
 		w.shelf.scores[w.durable.Path] = *u.Score
@@ -255,5 +258,198 @@ func TestTheEndWithoutScores(t *testing.T) {
 	f.finish(l)
 	if seen := l.machine.Observe(f.now); !l.machine.world.finishing || !strings.Contains(seen.Missed, "no evaluation has reported accuracy") {
 		t.Errorf("finishing: %v, it says %q", l.machine.world.finishing, seen.Missed)
+	}
+}
+
+// A state that was evaluated, and of which no snapshot has come, keeps no older one from the storage.
+func TestAStateThatNobodyHoldsIsInNobodysWay(t *testing.T) {
+	f, l := graded(t, true, 10*time.Second)
+	held := f.stage(l)
+	f.turns(l, 2)
+	f.settleSteps()
+	f.scores(l, Score{Step: f.pods["p00"].process.done, Value: 0.5})
+	f.pass(11 * time.Second)
+	f.turns(l, 4)
+	if got := l.machine.durable.Snapshot.Step; got != held {
+		t.Errorf("step %d is durable, and the workers hold that after step %d", got, held)
+	}
+}
+
+// Who says nothing of a score that it is to put beside a checkpoint gives way to another one, and later checkpoints are made whatever
+// becomes of that.
+func TestAScoreThatNobodyPutsKeepsNothingFromTheStorage(t *testing.T) {
+	for name, c := range map[string]struct {
+		silent []string
+		missed string
+	}{
+		"one hangs": {[]string{"p00"}, ""},
+		"all do":    {[]string{"p00", "p01", "p02"}, "is not kept: p0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, true, 10*time.Second)
+			step := f.stage(l)
+			f.pass(11 * time.Second)
+			f.until(l, "it is durable", func() bool { return l.machine.durable.Snapshot.Step == step })
+			f.shelf.hang = map[string]bool{}
+			for _, uid := range c.silent {
+				f.shelf.hang[uid] = true
+			}
+			f.scores(l, Score{Step: step, Value: 0.5})
+			if l.machine.scores.marking == nil && len(c.silent) < 3 {
+				t.Fatal("nobody hangs")
+			}
+			for begun := f.now; f.now.Before(begun.Add(2*hangTime + time.Minute)); {
+				for range 12 {
+					f.pass(5 * time.Second)
+					f.turns(l, 1)
+				}
+				f.stage(l)
+			}
+			seen := l.machine.Observe(f.now)
+			if seen.Durable.Snapshot.Step == step || !strings.Contains(seen.Missed, c.missed) || c.missed == "" && (seen.Missed != "" || len(seen.Best) != 1) {
+				t.Errorf("step %d is durable, kept are %v, it says %q", seen.Durable.Snapshot.Step, seen.Best, seen.Missed)
+			}
+		})
+	}
+}
+
+// Who fails to put a score gives way to another one.
+func TestAnotherOnePutsAScore(t *testing.T) {
+	f, l := graded(t, true, 10*time.Second)
+	step := f.stage(l)
+	f.pass(11 * time.Second)
+	f.until(l, "it is durable", func() bool { return l.machine.durable.Snapshot.Step == step })
+	f.storage.Interval = time.Hour
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.failing = map[string]string{l.machine.finisher(): "403"}
+	f.scores(l, Score{Step: step, Value: 0.5})
+	f.turns(l, 10)
+	if seen := l.machine.Observe(f.now); len(seen.Best) != 1 || seen.Missed != "" {
+		t.Errorf("kept are %v, it says %q", seen.Best, seen.Missed)
+	}
+}
+
+// The state that a world stands with when it is to be let go has half of the time at least, as what is kept for its score is not durable
+// by then. What is given up for it is told.
+func TestAParkedWorldGivesUpTheBestForTheNewest(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.shelf.away = true
+	best := f.evaluate(l, 0.5)
+	f.storage.Park = "evicted"
+	_ = f.handle(l, GangExpected{f.gang()})
+	m, half := l.machine, f.now.Add(l.machine.gang.BarrierTimeout/2+time.Second)
+	seenBest := false
+	for f.now.Before(half) {
+		f.pass(500 * time.Millisecond)
+		f.turns(l, 1)
+		seenBest = seenBest || m.change != nil && m.change.arrived && m.uploading != nil && m.uploading.snapshot.Step == best
+	}
+	if m.change == nil || !m.change.arrived || m.uploading == nil || m.uploading.snapshot.Step != m.change.step || !seenBest {
+		t.Errorf("after half of the time %+v is uploaded of %+v; first that after step %d: %v", m.uploading, m.change, best, seenBest)
+	}
+	if seen := m.Observe(f.now); !strings.Contains(seen.Missed, "is not kept: the workers are to go, and") {
+		t.Errorf("it says %q", seen.Missed)
+	}
+	f.shelf.away = false
+	f.until(l, "it is parked", func() bool { return m.Observe(f.now).Parked })
+}
+
+// What a storage with trouble does not take of a world that is suspended is told as well.
+func TestWhatIsLostOfAParkedWorldIsTold(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.shelf.failing = map[string]string{"p00": "403", "p01": "403", "p02": "403"}
+	f.evaluate(l, 0.5)
+	f.storage.Park = "spec.suspend is true"
+	_ = f.handle(l, GangExpected{f.gang()})
+	m := l.machine
+	f.until(l, "the newest state is uploaded", func() bool {
+		return m.change != nil && m.change.arrived && m.uploading != nil && m.uploading.snapshot.Step == m.change.step
+	})
+	f.shelf.failing = nil
+	f.until(l, "it is parked", func() bool { return m.Observe(f.now).Parked })
+	if seen := m.Observe(f.now); len(seen.Best) == 0 && !strings.Contains(seen.Missed, "is not kept") {
+		t.Errorf("the best are %v, and it says %q", seen.Best, seen.Missed)
+	}
+}
+
+// A state that is evaluated again after a restart, with the same score, is kept once.
+func TestCopiesOfAStateAreKeptOnce(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	step := f.stage(l)
+	f.storage.Best.Known = []Kept{
+		{Round: 0, Step: step - 5, Path: "job/0-5", Score: 0.8}, {Round: 0, Step: step - 1, Path: "attempt-1/0-9", Score: 0.9},
+		{Round: 1, Step: step - 1, Path: "attempt-2/1-9", Score: 0.9},
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step - 1, step - 5}) || seen.Best[0].Path != "attempt-2/1-9" {
+		t.Errorf("kept are %+v", seen.Best)
+	}
+	f.storage.Best.Known = []Kept{{Round: 0, Step: step, Path: "attempt-1/0-10", Score: 0.95}}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.scores(l, Score{Step: step, Value: 0.95})
+	f.turns(l, 10)
+	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step, step - 1}) || len(f.shelf.kept) > 0 || seen.Missed != "" {
+		t.Errorf("kept are %+v of %d checkpoints, it says %q", seen.Best, len(f.shelf.kept), seen.Missed)
+	}
+}
+
+// The next leader hears again of what is in the storage, and there is nothing wrong with that.
+func TestTheNextLeaderMissesNothing(t *testing.T) {
+	for name, shares := range map[string]bool{"whole": false, "in shares": true} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, shares, 10*time.Second)
+			step := f.evaluate(l, 0.9)
+			f.until(l, "it is kept", func() bool { seen := l.machine.Observe(f.now); return slices.Equal(seen.kept(), []uint64{step}) })
+			f.pass(11 * time.Second)
+			later := f.stage(l)
+			f.until(l, "a later one is durable", func() bool { return l.machine.durable.Snapshot.Step == later })
+			seen := l.machine.Observe(f.now)
+			f.storage.Best.Known = seen.Best
+			f.storage.Known, f.storage.KnownRound = later, seen.Durable.Snapshot.Round
+			next := f.succeeded(l)
+			f.turns(next, 20)
+			if seen := next.machine.Observe(f.now); seen.Missed != "" || !slices.Equal(seen.kept(), []uint64{step}) {
+				t.Errorf("kept are %v, it says %q", seen.kept(), seen.Missed)
+			}
+		})
+	}
+}
+
+// Nothing is held back once a training is over, and all wait for its last state.
+func TestTheLastUploadIsNotHeldBack(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.storage.Rate = 1000
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.away = true
+	f.evaluate(l, 0.5)
+	f.finish(l)
+	if l.machine.world.finishing || l.machine.uploading == nil {
+		t.Fatal("nothing is waited for")
+	}
+	for _, uid := range l.machine.uploading.at() {
+		if u := l.machine.uploadFor(uid); u.Rate != 0 {
+			t.Errorf("all wait for the upload, and %s may send %d bytes a second", uid, u.Rate)
+		}
+	}
+}
+
+// A state may be evaluated in several ways, of which one reports its score.
+func TestAStateThatIsEvaluatedTwice(t *testing.T) {
+	for name, first := range map[string]bool{"the score is first": true, "the score is last": false} {
+		t.Run(name, func(t *testing.T) {
+			f, l := graded(t, false, time.Hour)
+			step := f.stage(l)
+			said := []Score{{Step: step, Why: "evaluations report test_loss, and no accuracy"}, {Step: step, Value: 0.9}}
+			if first {
+				slices.Reverse(said)
+			}
+			for _, s := range said {
+				f.scores(l, s)
+			}
+			f.turns(l, 20)
+			if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step}) || seen.Missed != "" {
+				t.Errorf("kept are %v, it says %q", seen.kept(), seen.Missed)
+			}
+		})
 	}
 }

@@ -6,11 +6,11 @@ import (
 )
 
 // uploadRate is how many bytes of a checkpoint a member may send in a second; 0 for all that it can. What somebody waits for is
-// not held back: all are about to go, the world stands at its barrier for it, or the member itself goes.
+// not held back: all are about to go, the training is over, the world stands at its barrier for it, or the member itself goes.
 func (m *Machine) uploadRate(mem *member) uint64 {
 	s, u, c := m.gang.Storage, m.uploading, m.change
 	switch {
-	case s == nil, s.Park != "", mem != nil && mem.leaving():
+	case s == nil, s.Park != "", m.world != nil && !m.world.finishedAt.IsZero(), mem != nil && mem.leaving():
 		return 0
 	case u != nil && c != nil && c.arrived && c.step == u.snapshot.Step:
 		return 0

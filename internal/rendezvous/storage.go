@@ -410,7 +410,7 @@ func (m *Machine) park(now time.Time, w *wish) {
 	switch {
 	case !ok:
 		m.save(now, w)
-	case m.bestFirst(now, w), m.isParked():
+	case m.bestFirst(now, taken), m.isParked():
 	default:
 		m.keepUploading(now, taken)
 		if who := m.onlyFailing(); who != "" && !now.Before(m.lateAt(w)) {

@@ -49,9 +49,9 @@ func (r *Run) Evaluate(do func() (map[string]float64, error)) error {
 	return r.Report(finite)
 }
 
-// say tells the agent how good the state is.
+// say tells the agent how good the state is. One that is evaluated in several ways needs no score by each.
 func (r *Run) say(found map[string]float64) {
-	if r.best == "" || r.world.Rank != 0 {
+	if _, there := found[r.best]; r.best == "" || r.world.Rank != 0 || !there && r.done() > 0 && r.scored == r.done() {
 		return
 	}
 	defer r.setPhase(r.phase)
@@ -65,7 +65,7 @@ func (r *Run) say(found map[string]float64) {
 	case !isFinite(value):
 		said.Error = fmt.Sprintf("an evaluation reports %s=%v, which is no better or worse than others", r.best, value)
 	default:
-		said.Value = &value
+		said.Value, r.scored = &value, r.done()
 	}
 	r.link.say(said)
 }

@@ -112,6 +112,32 @@ func TestWhatIsNoScoreIsTold(t *testing.T) {
 	}
 }
 
+// A state may be evaluated in several ways, of which one reports its score.
+func TestAnotherEvaluationOfAStateTakesNoScoreAway(t *testing.T) {
+	a := begin(t)
+	a.best = "accuracy"
+	s := play(t, a, func(_ context.Context, run *elastic.Run, _ uint64) error {
+		for _, name := range []string{"accuracy", "loss"} {
+			if err := run.Evaluate(func() (map[string]float64, error) { return map[string]float64{name: 0.5}, nil }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s.start()
+	for _, last := range []uint64{3, 6} {
+		s.steps(t, last-2, last)
+		if score, ok := s.hears().(wire.Score); !ok || score.Value == nil || score.Step != last {
+			t.Errorf("it says %+v", score)
+		}
+	}
+	s.expects(finished(6)) // and no more of that
+	s.says(wire.End{Type: wire.TypeEnd})
+	if err := s.training.ends(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestNobodyHearsOfEvaluationsWhoWantsNone(t *testing.T) {
 	for _, c := range map[string]struct {
 		best string

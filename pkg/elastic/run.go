@@ -51,6 +51,8 @@ type Run struct {
 	snaps  snapshots
 	// best is the metric by which the job keeps its best checkpoints; empty for none.
 	best string
+	// scored is the step after which the state has last had a value of that; zero for none yet.
+	scored uint64
 
 	trained bool
 	// initial is the state that the program was started with, until a step has been made from it.

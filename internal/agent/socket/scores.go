@@ -23,14 +23,16 @@ func (s *Server) Scores() []Score {
 	return slices.Clone(s.scores)
 }
 
-// score takes note of one. A process that is in no world has no state that anybody could keep.
+// score takes note of one. A process that is in no world has no state that anybody could keep. Where a state is evaluated in several ways,
+// those that report no score take away none.
 func (c *connection) score(said wire.Score) error {
 	return c.update(func(of *slot) {
 		s := c.server
-		if of.round == 0 {
+		same := func(known Score) bool { return known.Round == of.round && known.Step == said.Step }
+		if at := slices.IndexFunc(s.scores, same); of.round == 0 || at >= 0 && s.scores[at].Value != nil && said.Value == nil {
 			return
 		}
-		s.scores = slices.DeleteFunc(s.scores, func(known Score) bool { return known.Round == of.round && known.Step == said.Step })
+		s.scores = slices.DeleteFunc(s.scores, same)
 		s.scores = append(s.scores, Score{Round: of.round, Step: said.Step, Value: said.Value, Error: said.Error})
 		s.scores = s.scores[max(0, len(s.scores)-mostScores):]
 	})

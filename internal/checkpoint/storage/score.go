@@ -67,7 +67,8 @@ func (c *contents) by(best score.Best) (found float64, ok bool) {
 }
 
 // best are the places that stay for their scores: as many whole ones as asked for, the best first and of equals the newest, and those
-// before them of which it is not certain whether they are whole. all is ordered, newest first.
+// before them of which it is not certain whether they are whole. Those of one step with one score count once, as one state that was
+// evaluated again after a restart is there again. all is ordered, newest first.
 func (s *Storage) best(ctx context.Context, all []*contents, best score.Best) map[Place]bool {
 	type scored struct {
 		*contents
@@ -80,14 +81,22 @@ func (s *Storage) best(ctx context.Context, all []*contents, best score.Best) ma
 		}
 	}
 	slices.SortStableFunc(found, func(a, b scored) int { return best.Compare(a.score, b.score) })
-	stay := map[Place]bool{}
-	for whole, i := 0, 0; i < len(found) && whole < best.Keep; i++ {
+	type state struct {
+		step  uint64
+		score float64
+	}
+	stay, whole := map[Place]bool{}, map[state]bool{}
+	for i := 0; i < len(found) && len(whole) < best.Keep; i++ {
+		of := state{found[i].place.ID.Step, found[i].score}
+		if whole[of] {
+			continue
+		}
 		m, err := s.manifest(ctx, found[i].place)
 		if err == nil && found[i].lacks(m) != "" || errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer) {
 			continue // it is of no use to anybody
 		}
 		if stay[found[i].place] = true; err == nil {
-			whole++
+			whole[of] = true
 		}
 	}
 	return stay
