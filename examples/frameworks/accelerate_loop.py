@@ -1,5 +1,6 @@
 """A loop with Accelerate, elastic by a few lines."""
 
+import os
 import time
 
 import torch
@@ -14,9 +15,10 @@ from concertina.stopping import join
 options = points.arguments()
 torch.manual_seed(0)
 job = join(total_steps=points.STEPS)
-# Without a name it is MPI on processors, where PyTorch has that, and each rank would train alone.
+# Without a name it is MPI on processors, where PyTorch has that, and each rank would train alone. Outside of a world
+# Accelerate makes no group, and fails where a backend is named.
 group = InitProcessGroupKwargs(backend="nccl" if torch.cuda.is_available() else "gloo")
-accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[group])
+accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[group] if "WORLD_SIZE" in os.environ else [])
 net = torch.nn.Sequential(torch.nn.Linear(points.FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
 net, opt = accelerator.prepare(net, torch.optim.Adam(net.parameters(), lr=0.01))
 

@@ -56,8 +56,9 @@ args = TrainingArguments(
     save_total_limit=2,
     learning_rate=0.01,
     use_cpu=not torch.cuda.is_available(),
-    # Without a name it is MPI on processors, where PyTorch has that, and each rank would train alone.
-    ddp_backend="nccl" if torch.cuda.is_available() else "gloo",
+    # Without a name it is MPI on processors, where PyTorch has that, and each rank would train alone. Outside
+    # of a world the Trainer makes no group, and fails where a backend is named.
+    ddp_backend=("nccl" if torch.cuda.is_available() else "gloo") if "WORLD_SIZE" in os.environ else None,
     remove_unused_columns=False,
     report_to="none",
     disable_tqdm=True,

@@ -373,6 +373,8 @@ class Job(Member):
             self._evaluated = True
             first_time = self._reported < step.number
             self._reported = max(self._reported, step.number)
+            if not self.world.rank:
+                numbers(step.metrics)  # What is no number ends the program here, whether an agent hears of it or not.
             self._say_score(step)
             self.gate.phase(Phase.STEP)
         else:

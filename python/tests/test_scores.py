@@ -89,6 +89,11 @@ class Scores(Case):
                 self.run_with(lambda step: step.report(accuracy=bad), epochs=1)
             self.assertIn("report(accuracy=…) got a", "".join(caught.exception.__notes__))
 
+    def test_what_is_no_number_ends_a_program_that_nobody_listens_to(self):
+        with self.assertRaises((TypeError, ValueError)) as caught:
+            train(epochs=1, evaluate="epoch", body=lambda step: step.report(accuracy="high") if step.evaluates else None)
+        self.assertIn("report(accuracy=…) got a str", "".join(caught.exception.__notes__))
+
     def test_a_training_without_evaluation_says_so(self):
         told, _ = self.run_with(lambda step: None, evaluate=None)
         (score,) = [m for m in told if m["type"] == "score"]

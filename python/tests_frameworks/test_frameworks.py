@@ -1,7 +1,10 @@
 """Each framework trains a small model, is stopped for another world and goes on, loses a rank and goes on."""
 
+import json
 import os
+import subprocess
 import sys
+import tempfile
 import unittest
 
 from tests_frameworks.worlds import EXAMPLES, Job
@@ -18,6 +21,24 @@ class Framework:
     """What every framework promises in docs/frameworks.md."""
 
     program = ""
+    alone = True  # it needs no launcher
+
+    def test_it_runs_without_a_launcher(self):
+        if not self.alone:
+            self.skipTest("torchrun starts it, with one process as well")
+        place = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CONCERTINA_SOCKET"}
+        env = {name: value for name, value in os.environ.items() if name not in place}
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run(
+                [sys.executable, "-W", "ignore", EXAMPLES / self.program, "--checkpoints", folder],
+                env=env | {"PYTHONPATH": str(EXAMPLES.parents[1] / "python"), "OMP_NUM_THREADS": "1"},
+                cwd=folder,
+                capture_output=True,
+                text=True,
+            )
+        self.assertEqual(run.returncode, 0, run.stderr[-4000:])
+        told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"step"')]
+        self.assertEqual([line["step"] for line in told], list(range(1, LAST + 1)))
 
     def test_a_planned_change_loses_no_step_and_no_sample(self):
         with Job(self.program, step_seconds=STEP_SECONDS) as job:
@@ -93,6 +114,7 @@ class Accelerate(Framework, unittest.TestCase):
 
 class DeepSpeed(Framework, unittest.TestCase):
     program = "deepspeed_engine.py"
+    alone = False
 
 
 class Jax(Framework, unittest.TestCase):

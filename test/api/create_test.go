@@ -145,6 +145,8 @@ var _ = Describe("A new TrainingJob", func() {
 			field("team/llama", "spec.checkpoint.restoreFrom")),
 		Entry("a storage for programs that are started anew", "spec.checkpoint.storage means nothing with strategy Restart",
 			field("Restart", "spec.resize.strategy"), field("s3://bucket", "spec.checkpoint.storage.url")),
+		Entry("a storage for programs that a launcher starts", "or, with launch PerProcess and a program with the SDK's loop, set",
+			field("PerWorker", "spec.workers.launch"), field("s3://bucket", "spec.checkpoint.storage.url")),
 		Entry("the best by nothing", "spec.checkpoint.storage.best.metric", field("s3://bucket", "spec.checkpoint.storage.url"),
 			field(map[string]any{"order": "Maximize"}, "spec.checkpoint.storage.best")),
 		Entry("the best by a path", "spec.checkpoint.storage.best.metric must be the name of a metric", field("s3://bucket", "spec.checkpoint.storage.url"),

@@ -62,6 +62,7 @@ var _ = Describe("What the documentation has readers apply", func() {
 	It("is accepted, field by field, and no two jobs have one name", func(ctx context.Context) {
 		all := manifests()
 		Expect(all).To(HaveKey("examples/teams/sweep.yaml"))
+		Expect(all).To(HaveKey("examples/pytorch-digits/best.yaml"))
 		strict := client.WithFieldValidation(cluster, "Strict")
 		seen := map[string]string{}
 		for _, namespaces := range []bool{true, false} {
