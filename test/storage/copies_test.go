@@ -29,7 +29,7 @@ func TestCopiesOfAStateCountOnce(t *testing.T) {
 	put(3, 3, 30, .9)
 	there := map[uint64]int{}
 	for _, p := range find(t, s, "team/llama") {
-		there[p.ID.Step]++
+		there[p.Step]++
 	}
 	if there[10] != 1 || there[20] != 1 || there[30] != 2 { // the newest two stay in any case
 		t.Errorf("how many there are by their steps: %v", there)

@@ -87,7 +87,7 @@ func (s *Storage) best(ctx context.Context, all []*contents, best score.Best) ma
 	}
 	stay, whole := map[Place]bool{}, map[state]bool{}
 	for i := 0; i < len(found) && len(whole) < best.Keep; i++ {
-		of := state{found[i].place.ID.Step, found[i].score}
+		of := state{found[i].place.Step, found[i].score}
 		if whole[of] {
 			continue
 		}
