@@ -1,7 +1,7 @@
 """Gives the state of a world to those of its ranks that lack it, over the links of that world, before its first step.
 
 All who have it give at once, each its own pieces of it: bytes go from tensor to tensor, in pieces of bounded size, and no whole
-copy is made on the way. Between processors a piece goes from one that has it to the first of those who lack it, from there to the
+copy is made on the way, but of tensors whose bytes are not one after another, such as transposed ones. Between processors a piece goes from one that has it to the first of those who lack it, from there to the
 next, and so on, so that nobody sends much more than it would have to receive. Between devices all ranks get what one of them
 broadcasts.
 
@@ -9,14 +9,15 @@ What a piece is follows from the sizes of the values alone, which all have to kn
 lack it how it is made up, together with what is small or differs by rank. A state that is too small for shares may differ by rank in
 anything, as its snapshots are of one rank: that rank gives all of it.
 
-Whatever keeps it from being handed over is told like a connection that has failed: the world is made anew then, and begins with a snapshot.
+Whatever keeps it from being handed over, such as a lack of memory, is told like a connection that has failed: the world is made anew then, and begins with a snapshot.
 """
 
 import collections
+import contextlib
 import copy
 import datetime
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from concertina import snapshot
 from concertina.codec import Codec, Elsewhere
 from concertina.decoder import Decoder
 from concertina.session import WorldChanged
-from concertina.tensors import fits, memory_of
+from concertina.tensors import fits, memory_of, out_of_memory
 
 PIECE = 16 << 20
 """The most bytes that are sent at once."""
@@ -35,9 +36,12 @@ _SMALL = 1 << 20
 _WINDOW = 8
 """How many pieces are on their way to a rank at a time."""
 _CHAIN = 8
-"""How many ranks give a piece on, one to the next, before another one is begun."""
+"""How many ranks give a piece on, one to the next, before another one is begun, at least: nobody is to send more than it would receive."""
 LIMIT = 120.0
 """Seconds for which a rank waits for an exchange with another one: a piece, and those of the window before it."""
+VERSION = 1
+"""Ranks of which one has another version hand nothing over. It changes with anything that all have to do in the same way, such as the sizes
+above."""
 _HAS = 1
 """What a rank says that has the state, and cannot give it."""
 _NAME = "the state that was handed over"
@@ -89,10 +93,11 @@ def ways(number: int, givers: Sequence[int], lackers: Sequence[int]) -> dict[int
     giver = givers[number % len(givers)]
     turn = number // len(givers) % len(lackers) + number % len(givers)
     order = [lackers[(turn + i) % len(lackers)] for i in range(len(lackers))]
-    found = {giver: Way(giver, tuple(order[::_CHAIN]))}
+    chain = max(_CHAIN, -(-len(lackers) // len(givers)))
+    found = {giver: Way(giver, tuple(order[::chain]))}
     for place, rank in enumerate(order):
-        following = order[place + 1 : place + 2] if (place + 1) % _CHAIN else []
-        found[rank] = Way(order[place - 1] if place % _CHAIN else giver, tuple(following))
+        following = order[place + 1 : place + 2] if (place + 1) % chain else []
+        found[rank] = Way(order[place - 1] if place % chain else giver, tuple(following))
     return found
 
 
@@ -114,6 +119,10 @@ class Handover:
 
     def give(self, image: snapshot.Image | None) -> None:
         """Gives a state to those who lack it; None for one that cannot be given."""
+        with _without_room():
+            self._give(image)
+
+    def _give(self, image: snapshot.Image | None) -> None:
         self._meet(_word_of(image) if image else _HAS)
         if not self._lackers:
             return
@@ -148,6 +157,10 @@ class Handover:
     def get(self, codec: Codec, existing: Any, begins: Callable[[], None]) -> tuple[dict[str, int], Any]:
         """The position and the state that others have, in the arrays and tensors at the same place of existing where they fit. begins: is
         called before these change."""
+        with _without_room():
+            return self._get(codec, existing, begins)
+
+    def _get(self, codec: Codec, existing: Any, begins: Callable[[], None]) -> tuple[dict[str, int], Any]:
         self._meet(0)
         head, private = self._agreed([0, 0])
         described = torch.empty(head + private, dtype=torch.uint8, device=self._device)
@@ -158,7 +171,8 @@ class Handover:
         text = memory_of(described.cpu())
         try:
             description = json.loads(bytes(text[:head]))
-            incoming = _Incoming(description, text[head:], codec, existing, self._device)
+            with out_of_memory():
+                incoming = _Incoming(description, text[head:], codec, existing, self._device)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             if isinstance(error, snapshot.SnapshotError):
                 raise
@@ -171,11 +185,13 @@ class Handover:
 
     def _meet(self, mine: int) -> None:
         """Finds out who lacks the state, and who gives it."""
-        told = torch.zeros(self._size, dtype=torch.int64, device=self._device)
-        told[self._rank] = mine
+        told = torch.zeros(2, self._size, dtype=torch.int64, device=self._device)
+        told[0, self._rank], told[1, self._rank] = mine, VERSION
         self._await(dist.all_reduce(told, group=self._group, async_op=True))
-        found = told.tolist()
+        found, versions = told.tolist()
         self._known()
+        if len({*versions}) > 1:
+            raise _failed(f"they do so in different ways, of the versions {sorted({*versions})}: use one version of the SDK in all of them")
         words = {one for one in found if one > _HAS}
         if not words:
             raise _failed("each of them holds something that cannot be kept")
@@ -397,6 +413,16 @@ def _is_small(word: int) -> bool:
 def _failed(why: str) -> RuntimeError:
     """What the operator takes for the fault of no program."""
     return RuntimeError(f"the state could not be had from peers: {why}")
+
+
+@contextlib.contextmanager
+def _without_room() -> Iterator[None]:
+    """Has it told as what is no fault of the program that there is no memory for it, or that a device fails: a snapshot needs less."""
+    try:
+        with out_of_memory():
+            yield
+    except (MemoryError, OSError) as error:
+        raise _failed(f"this rank has no memory for it, or its device fails ({' '.join(str(error).split()) or 'out of memory'})") from error
 
 
 def _again(made: Any, existing: Any) -> Any:

@@ -202,9 +202,8 @@ class Keeper:
         return self._become(path, *snapshot.read(path, self._codec, existing, shares))
 
     def receive(self, name: str, read: Callable[[snapshot.Codec, Any], tuple[Mapping[str, int], Any]]) -> Mapping[str, int]:
-        """Makes the state the one that is read, in place of what is there; returns its position. name: where it is from. Raises what read
-        raises, and SnapshotError when it is none of this job."""
-        self._join()
+        """Makes the state the one that is read, in place of what is there; returns its position. name: where it is from. read: calls settle()
+        before it changes anything. Raises what that raises, and SnapshotError when it is none of this job."""
         return self._become(name, *read(self._codec, {name: thing.state_dict() for name, thing in self._state.items()}))
 
     def load_shards(

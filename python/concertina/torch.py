@@ -432,13 +432,18 @@ class Job(_job.Job):
     def _give_state(self) -> None:
         try:
             image = self._keeper.image()
-        except (SnapshotError, MemoryError):
+        except (SnapshotError, MemoryError, OSError):
             image = None
         self._handover().give(image)
 
     def _get_state(self) -> Mapping[str, int]:
         handover = self._handover()
-        return self._keeper.receive("what other ranks have", lambda codec, now: handover.get(codec, now, self._live.doubt))
+
+        def begins() -> None:
+            self._keeper.settle()  # Not before: others wait for what this rank says that it lacks.
+            self._live.doubt()
+
+        return self._keeper.receive("what other ranks have", lambda codec, now: handover.get(codec, now, begins))
 
     def _enter_world(self, assigned: Any) -> None:
         self._groups.kind = "/handover" if assigned.handover else ""
