@@ -103,11 +103,7 @@ func pytorchDigits(ctx context.Context, b builder) (archive.Spec, error) {
 	if err != nil {
 		return archive.Spec{}, err
 	}
-	programs, err := pythonFiles(filepath.Join(b.repo, "examples/pytorch-digits"), "/app")
-	if err != nil {
-		return archive.Spec{}, err
-	}
-	top, err := archive.FromFiles(append(files, programs...))
+	top, err := b.withPrograms(files, "examples/pytorch-digits")
 	if err != nil {
 		return archive.Spec{}, err
 	}
@@ -115,6 +111,15 @@ func pytorchDigits(ctx context.Context, b builder) (archive.Spec, error) {
 		Ref: "localhost/pytorch-digits:dev", Layers: []archive.Layer{base, top},
 		Env: pytorchEnv(), User: nobody, WorkingDir: "/app",
 	}, nil
+}
+
+// withPrograms is a layer of these files, and of the programs of a folder of the repository, in /app.
+func (b builder) withPrograms(files []archive.File, folder string) (archive.Layer, error) {
+	programs, err := pythonFiles(filepath.Join(b.repo, folder), "/app")
+	if err != nil {
+		return archive.Layer{}, err
+	}
+	return archive.FromFiles(append(files, programs...))
 }
 
 // pytorchLayer is the Debian root, and the layer of it that is the lowest of each image with PyTorch.

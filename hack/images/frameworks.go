@@ -49,11 +49,7 @@ func frameworks(ctx context.Context, b builder) (archive.Spec, error) {
 	if err != nil {
 		return archive.Spec{}, err
 	}
-	programs, err := pythonFiles(filepath.Join(b.repo, "examples/frameworks"), "/app")
-	if err != nil {
-		return archive.Spec{}, err
-	}
-	top, err := archive.FromFiles(append(files, programs...))
+	top, err := b.withPrograms(files, "examples/frameworks")
 	if err != nil {
 		return archive.Spec{}, err
 	}

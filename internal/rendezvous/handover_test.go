@@ -136,19 +136,7 @@ func TestWhoIsInterruptedInAHandoverHasNoState(t *testing.T) {
 func TestAnOlderStateIsLeftWhenTheNewerOneDoesNotCome(t *testing.T) {
 	for _, came := range []bool{false, true} {
 		f, l := handing(t, 3)
-		var top uint64
-		for _, uid := range f.uids() {
-			top = max(top, f.pods[uid].process.made())
-		}
-		for moved := true; moved; {
-			moved = false
-			for _, uid := range f.uids() {
-				if p := f.pods[uid]; p.process.made() < top || !p.process.stepping {
-					f.move(p)
-					moved = true
-				}
-			}
-		}
+		f.allInAStep()
 		for last := f.pods["p01"]; last.process.stepping; {
 			f.move(last)
 		}
@@ -315,11 +303,8 @@ func TestNewcomersThatGotNothingHaveNoState(t *testing.T) {
 	}
 }
 
-// apartFrom has a member be out of touch when it has ended a step that the others have not, or is between two, and takes the others to the world
-// without it, where they make that step again. Then it is back, and joins the next.
-func (f *fleet) apartFrom(l *modelLeader, uid string, ahead bool) {
-	f.minimum = 1
-	var top uint64
+// allInAStep has all make steps until they have made as many as the first of them, and are in the next one; how many these are.
+func (f *fleet) allInAStep() (top uint64) {
 	for _, uid := range f.uids() {
 		top = max(top, f.pods[uid].process.made())
 	}
@@ -332,6 +317,14 @@ func (f *fleet) apartFrom(l *modelLeader, uid string, ahead bool) {
 			}
 		}
 	}
+	return top
+}
+
+// apartFrom has a member be out of touch when it has ended a step that the others have not, or is between two, and takes the others to the world
+// without it, where they make that step again. Then it is back, and joins the next.
+func (f *fleet) apartFrom(l *modelLeader, uid string, ahead bool) {
+	f.minimum = 1
+	top := f.allInAStep()
 	away := f.pods[uid]
 	for ahead && away.process.stepping {
 		f.move(away)
