@@ -126,6 +126,11 @@ func (f *fleet) addPod() {
 		return
 	}
 	f.makePod()
+	f.tellAllLeaders()
+}
+
+// tellAllLeaders has all leaders hear of the gang as it is now.
+func (f *fleet) tellAllLeaders() {
 	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
 		_ = f.handle(f.leaders[id], GangExpected{f.gang()})
 	}
@@ -264,10 +269,16 @@ func (f *fleet) freeze() {
 
 // lie makes one worker a liar, and the one before it honest.
 func (f *fleet) lie() {
+	f.stopLying()
+	f.liar, f.lies = f.pickPod().uid, rapid.Bool().Draw(f.draws, "refused")
+}
+
+// stopLying makes the liar honest. What it has said may count for a while.
+func (f *fleet) stopLying() {
 	if before := f.pods[f.liar]; before != nil {
 		before.liedAt = f.now
 	}
-	f.liar, f.lies = f.pickPod().uid, rapid.Bool().Draw(f.draws, "refused")
+	f.liar = ""
 }
 
 // notReached says whether no agent can reach that of a worker.
@@ -340,10 +351,15 @@ func (f *fleet) checkSilence(l *modelLeader) {
 	}
 }
 
-// witnesses are those on whose word a worker was lost.
-func (f *fleet) witnesses(loss *Loss) (all []*pod) {
+// witnessesNamed are the names of those on whose word a worker was lost.
+func witnessesNamed(loss *Loss) []string {
 	_, said, _ := strings.Cut(loss.Message, ", and ")
-	for _, name := range peer.FindAllString(said, -1) {
+	return peer.FindAllString(said, -1)
+}
+
+// witnesses are those of them that are still there.
+func (f *fleet) witnesses(loss *Loss) (all []*pod) {
+	for _, name := range witnessesNamed(loss) {
 		if by := f.pods[name]; by != nil {
 			all = append(all, by)
 		}
@@ -368,11 +384,10 @@ func (f *fleet) mayBeRefused(p *pod, loss *Loss) {
 // mayBeUnreached checks that whoever was lost because others could not get its state was lost by the word of two, one of whom at
 // least has said the truth, unless both have lied.
 func (f *fleet) mayBeUnreached(p *pod, loss *Loss) {
-	by := f.witnesses(loss)
-	if strings.Count(loss.Message, "p0") < enoughWitnesses {
-		f.t.Fatalf("%s is lost by the word of %d: %s", p.uid, len(by), loss.Message)
+	if named := witnessesNamed(loss); len(named) < enoughWitnesses {
+		f.t.Fatalf("%s is lost by the word of %v: %s", p.uid, named, loss.Message)
 	}
-	for _, one := range by {
+	for _, one := range f.witnesses(loss) {
 		if one.uid != f.liar && one.liedAt.IsZero() && p.awayAt.IsZero() && one.awayAt.IsZero() {
 			f.t.Fatalf("%s could always be reached by %s: %s", p.uid, one.uid, loss.Message)
 		}

@@ -191,8 +191,8 @@ type pod struct {
 	// vanished is true for one that has ended with its node: nobody answers there.
 	vanished bool
 	// unheard is true while no operator can be reached from it, apart while none of its peers can, frozen while
-	// nothing runs there. awayAt is when its peers could not reach it last, liedAt when it lied last, before another
-	// became the liar.
+	// nothing runs there. awayAt is when its peers could not reach it last, liedAt when it lied last, before it became
+	// honest again.
 	unheard, apart, frozen bool
 	awayAt, liedAt         time.Time
 	// starved is true while it gets no snapshot from anybody, though all connect to each other.
@@ -843,9 +843,10 @@ func (f *fleet) settle() {
 		settled.Park = ""
 		f.storage, f.shelf.away, f.shelf.silent = &settled, false, ""
 	}
+	f.stopLying()
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
-		p.full, p.unheard, p.apart, p.frozen, p.rejected, f.liar = false, false, false, false, false, ""
+		p.full, p.unheard, p.apart, p.frozen, p.rejected = false, false, false, false, false
 		p.wake()
 		if p.want.Lost != "" && !p.dead {
 			f.end(p) // a pod that was taken for lost is killed in the end

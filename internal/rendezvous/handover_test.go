@@ -245,6 +245,7 @@ func (f *fleet) joined() {
 	l.machine.nextTry = f.now
 	if f.target < 5 {
 		f.target++
+		f.tellAllLeaders()
 	}
 	f.addPod()
 	for range 60 {
