@@ -21,6 +21,7 @@ var schedules = map[string]func(*fleet) string{
 	"a planned round comes to an agent that was let go":       plannedWhenLetGo,
 	"a planned round comes when all were let go":              refusedByAll,
 	"a planned round comes when some were let go":             refusedBySome,
+	"a round that is left turns out to have been refused":     refusedAndLeft,
 	"a burned round is reported before its parent is adopted": burnedReported,
 	"two raises of the term are unclear":                      unclearTwice,
 	"members are left out and not known to have ended":        leftOut,
@@ -247,6 +248,35 @@ func refusedBySome(f *fleet) string {
 	f.turns(l, 60)
 	if w := l.machine.world; w == nil || w.record.Round < 3 || w.record.Workers != 3 || f.done[w.record.Round] < w.record.FromStep+10 {
 		return fmt.Sprintf("the job does not get on: %+v", f.record)
+	}
+	return ""
+}
+
+// refusedAndLeft: both that were to stay have gone on, and nobody hears of it before the newcomer has ended, for which the world is left.
+func refusedAndLeft(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	before := f.done[1]
+	for _, uid := range []string{"p00", "p01"} {
+		f.letGo(uid)
+	}
+	f.publishTo(l, "p00", "p01")
+	for _, uid := range []string{"p00", "p01"} {
+		f.drop(f.pods[uid], l)
+	}
+	f.end(f.pods["p02"])
+	f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "it has ended", true
+	_ = f.handle(l, GangExpected{f.gang()})
+	if state := l.machine.State(); state != StateLeaving {
+		return fmt.Sprintf("the newcomer has ended, and the leader is %s", state)
+	}
+	f.connectTo(f.pods["p00"], l)
+	if state := l.machine.State(); state != StateInheriting {
+		return fmt.Sprintf("one could not go on, and the leader is %s", state)
+	}
+	f.turns(l, 40)
+	if w := l.machine.world; w == nil || f.done[1] <= before {
+		return fmt.Sprintf("the world that was never left does not go on: the leader is %s", l.machine.State())
 	}
 	return ""
 }
