@@ -264,6 +264,8 @@ type Job struct {
 	ShortSince time.Time
 	// Again is what the plan before said (Decision.Again).
 	Again Again
+	// Work is what the plan before said (Decision.Work), 0 where there was none.
+	Work float64
 	// Lost is how much work is lost if all of its workers go. Durable is true when nothing is: it stops first, and what it
 	// has done is kept where it outlives them.
 	Lost    time.Duration

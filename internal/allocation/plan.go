@@ -83,6 +83,9 @@ type Decision struct {
 	ShortSince time.Time
 	// Again is the last time that it was tried again with more workers.
 	Again Again
+	// Work is what a job whose pace is known has left with its least number of workers, in device-seconds, as the power of two by which
+	// it stands before others or behind them. What is not looked at now stays as it was: Job.Work. Another operator finds it out anew.
+	Work float64
 	// Wish is how many workers a job whose pace is known is to have at most by what they are worth, and Price by what part
 	// of the time that is left each device has to be worth more, for those behind it. 0 for a job that has no pace, or
 	// does not train.

@@ -45,7 +45,7 @@ type bid struct {
 	id JobID
 	// size is how many workers it has.
 	size int32
-	// work is what it has left at its least size: the logarithm of device-seconds.
+	// work is what it has left at its least size, in device-seconds: a power of two.
 	work float64
 	// offers are all sizes, least to most those that it can have now.
 	offers      []offer
@@ -216,9 +216,18 @@ func (p *planner) bid(id JobID, share float64) *bid {
 		p.offers = append(p.offers, o)
 	}
 	b.offers = p.offers[first:len(p.offers):len(p.offers)]
-	// In powers of two: among those that have about as much to do, noise does not turn the order round.
-	b.work = math.Floor(math.Log2(b.offers[0].seconds * float64(b.offers[0].devices)))
+	b.work = workOf(b.offers[0].seconds*float64(b.offers[0].devices), in.Work, tuned.Hesitation)
+	p.out[id].Work = b.work
 	return b
+}
+
+// workOf is by how much work a job stands among others: in powers of two, so that noise does not turn the order of those round that have
+// about as much to do. Who has about as much as a power of two stays where it stood, as far as noise goes.
+func workOf(deviceSeconds, stood, noise float64) float64 {
+	if stood > 0 && deviceSeconds >= stood*(1-noise) && deviceSeconds < 2*stood*(1+noise) {
+		return stood
+	}
+	return math.Exp2(math.Floor(math.Log2(deviceSeconds)))
 }
 
 // upTo leaves sizes out that have more than so many devices, but none that is not above what it has.

@@ -3,6 +3,7 @@ package allocation
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -234,6 +235,46 @@ func TestNoiseMakesNobodyTrade(t *testing.T) {
 			t.Fatalf("jobs became smaller %d times in the second half", changes)
 		}
 	})
+}
+
+// Who has about as much to do as a power of two stands before others or behind them by what it is seen at, each time: nobody trades workers
+// back and forth for that, nor takes what was given for another one.
+func TestNoiseTurnsNoOrderRound(t *testing.T) {
+	c := newCluster().withNodes(4, 4)
+	c.Settings.Backfill = 24 * time.Hour // no half of a share is kept for anybody
+	noisy := c.training("noisy", 1, 8, span(0, 1))
+	for i, left := range []float64{1e4, 100, 1e4, 320} {
+		c.training(fmt.Sprint("other-", i), 1, []int32{8, 14, 3, 9}[i], span((i+1)%4, (i+1)%4+1), withPace(linear.pace(left, exactly)))
+	}
+	s := simulate(c)
+	s.tick = 15 * time.Second
+	for turn := range 120 {
+		off := 0.01 * float64(2*(turn%2)-1)
+		s.Jobs[noisy].Pace = linear.pace(512, func() float64 { return off })
+		before := s.counts()
+		s.step()
+		for id, n := range s.counts() {
+			if n < before[id] {
+				t.Errorf("after %s %s has %d workers, it had %d", s.Now.Sub(noon), s.Jobs[id].Name, n, before[id])
+			}
+		}
+	}
+	if t.Failed() {
+		t.Log(strings.Join(s.log, "\n"))
+	}
+}
+
+// Work is a power of two, and changes only where it is another one for more than noise. What stood before by chance says nothing.
+func TestWorkInPowersOfTwo(t *testing.T) {
+	for _, test := range []struct{ deviceSeconds, stood, want float64 }{
+		{0, 0, 0}, {0.3, 0, 0.25}, {1, 0, 1}, {511, 0, 256}, {512, 0, 512}, {1023, 0, 512},
+		{480, 512, 512}, {450, 512, 256}, {1100, 512, 512}, {1130, 512, 1024}, {700, 512, 512},
+		{511, 256, 256}, {520, 256, 256}, {570, 256, 512}, {700, 16, 512}, {0, 512, 0},
+	} {
+		if got := workOf(test.deviceSeconds, test.stood, 0.1); got != test.want {
+			t.Errorf("%g device-seconds of one that stood at %g: %g, want %g", test.deviceSeconds, test.stood, got, test.want)
+		}
+	}
 }
 
 // Whatever is said of them: jobs stay from min to max, what is planned fits, and all comes to rest.

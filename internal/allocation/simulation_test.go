@@ -70,7 +70,7 @@ func (s *simulation) carryOut(id JobID, d *Decision) {
 	if j.Stage == Held {
 		return
 	}
-	j.ShortSince, j.Again = d.ShortSince, d.Again
+	j.ShortSince, j.Again, j.Work = d.ShortSince, d.Again, d.Work
 	s.mark(id, d)
 	for i, n := range d.Places {
 		own := int32(i) < d.Own

@@ -56,7 +56,7 @@ func comesToRest(t failer, c *Cluster) (log []string, rests bool) {
 func carry(c *Cluster, plan *Plan) (words string) {
 	for id := range c.Jobs {
 		j, d := &c.Jobs[id], &plan.Decisions[id]
-		j.ShortSince, j.Again, j.Target = d.ShortSince, d.Again, d.Count
+		j.ShortSince, j.Again, j.Work, j.Target = d.ShortSince, d.Again, d.Work, d.Count
 		leaves := map[int]bool{}
 		for _, l := range d.Leave {
 			leaves[l.Worker] = true

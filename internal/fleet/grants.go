@@ -33,7 +33,7 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 		if id >= len(plan.Decisions) || c.jobs[j.object.UID] != j {
 			continue
 		}
-		j.shortSince, j.again = plan.Decisions[id].ShortSince, plan.Decisions[id].Again
+		j.shortSince, j.again, j.work = plan.Decisions[id].ShortSince, plan.Decisions[id].Again, plan.Decisions[id].Work
 		j.promised, j.inVain = c.nodesOf(v, plan.Decisions[id].Promised), plan.Decisions[id].InVain
 		grant := c.grantOf(v, id, &plan.Decisions[id])
 		asked := j.awaited && v.revisions[id] == j.revision

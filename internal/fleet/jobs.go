@@ -36,11 +36,12 @@ type job struct {
 	// kept are the last pods of each kind that were made of gang and growth, asked what the API server has said of one.
 	kept  [2]keptSample
 	asked sample
-	// fitter keeps how fast it is; shortSince is since when it is short, again when it was tried again with more workers, by the last
-	// plan of this process.
+	// fitter keeps how fast it is; shortSince is since when it is short, again when it was tried again with more workers, work by how
+	// much of it it stands among others, by the last plan of this process.
 	fitter     speed.Fitter
 	shortSince time.Time
 	again      allocation.Again
+	work       float64
 	// promised are the nodes that the last plan promised its gang, by this process.
 	promised []*node
 	// inVain is what the last plan said of it.

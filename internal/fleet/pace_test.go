@@ -240,6 +240,27 @@ func TestWhenAJobWasTriedAgain(t *testing.T) {
 	}
 }
 
+// The planner is told what it said last of how much work a job has left.
+func TestHowMuchWorkTheLastPlanSaw(t *testing.T) {
+	k := &clock{now: start}
+	said := 0.0
+	c := New(k.options(func(o *Options) {
+		o.Plan = func(*allocation.Cluster) allocation.Plan {
+			return allocation.Plan{Decisions: []allocation.Decision{{Work: said, For: allocation.None}}}
+		}
+	}))
+	c.SetJob(jobOf("j", trains))
+	if got := seenJob(t, c).Work; got != 0 {
+		t.Errorf("before any plan: %g device-seconds of work", got)
+	}
+	for _, said = range []float64{512, 256, 0} {
+		c.PlanNow()
+		if got := seenJob(t, c).Work; got != said {
+			t.Errorf("%g device-seconds of work, the plan said %g", got, said)
+		}
+	}
+}
+
 // A change of pace is none of the part of its time that a job makes steps in: what was made before took as long as it took. Where the
 // status of an operator before does not say how long, what comes since counts as it was.
 func TestAChangeOfPaceIsNoneOfThePartOfItsTime(t *testing.T) {

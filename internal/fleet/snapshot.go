@@ -113,7 +113,7 @@ func (c *Cluster) jobsInOrder() []*job {
 func (c *Cluster) snapshotJob(v *view, j *job, namespaces namespaceIDs, ids map[types.NamespacedName]allocation.JobID) allocation.Job {
 	b, one := &j.built, j.built.job
 	one.Namespace = namespaces[b.namespace]
-	one.ShortSince, one.Again = j.shortSinceAt(v.cluster.Now), j.triedAgain()
+	one.ShortSince, one.Again, one.Work = j.shortSinceAt(v.cluster.Now), j.triedAgain(), j.work
 	if b.beneficiaries != nil {
 		one.Workers = slices.Clone(one.Workers)
 		for i, name := range b.beneficiaries {

@@ -92,7 +92,7 @@ func (o *operator) plan(now time.Duration) bool {
 
 func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 	j := o.job(id)
-	j.Promised, j.InVain, j.ShortSince, j.Again = d.Promised, d.InVain, d.ShortSince, d.Again
+	j.Promised, j.InVain, j.ShortSince, j.Again, j.Work = d.Promised, d.InVain, d.ShortSince, d.Again, d.Work
 	changed := o.mark(id, d) || len(d.Places) > 0
 	if changed {
 		o.why[id] = d.Why.Text
