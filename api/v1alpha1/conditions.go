@@ -15,6 +15,9 @@ const (
 	// ConditionSnapshotsFit is False while the volumes of some workers are too small for what these write of snapshots. It is there
 	// once that was measured.
 	ConditionSnapshotsFit = "SnapshotsFit"
+	// ConditionBestKept is False while it is not known how good the states of the training are, or one that was evaluated well is not
+	// kept. It is there once something was evaluated, in a job with spec.checkpoint.storage.best, and stays when the job has ended.
+	ConditionBestKept = "BestKept"
 	// ConditionSuspended is True while the job is suspended and holds no worker.
 	ConditionSuspended = "Suspended"
 	// ConditionComplete is True when every process ended with exit code 0.
@@ -156,9 +159,10 @@ const (
 	EventParking = "Parking"
 	// EventStorageTrouble says why snapshots are not made durable, or none is brought back.
 	EventStorageTrouble = "StorageTrouble"
-	// EventBestCheckpoint says that a state is durable that was evaluated well, and where it is.
+	// EventBestCheckpoint says that a state is durable that was evaluated well, and where it is. It is the reason of BestKept as well.
 	EventBestCheckpoint = "BestCheckpoint"
-	// EventBestMissed says why a state that was evaluated is not kept, or nothing is known of how good it is.
+	// EventBestMissed says why a state that was evaluated is not kept, or nothing is known of how good it is. It is the reason of BestKept
+	// as well.
 	EventBestMissed = "BestMissed"
 	// EventCopiesMissing says that the snapshots in memory are on fewer nodes than they should be.
 	EventCopiesMissing = "CopiesMissing"

@@ -292,7 +292,7 @@ type TrainingJobStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// conditions are Admitted, GangScheduled, Training, FullSize, SnapshotsFit, Suspended, Complete and Failed.
+	// conditions are Admitted, GangScheduled, Training, FullSize, SnapshotsFit, BestKept, Suspended, Complete and Failed.
 	//
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map

@@ -44,6 +44,7 @@ func (a *agent) askDurable(d *rendezvousv1.Directive) {
 		a.durable.Begun(d.GetRound())
 	}
 	a.durable.Ask(save, restore)
+	a.durable.List(d.GetListBest())
 }
 
 // putsOf are parts of a snapshot that is to be made durable.
@@ -71,6 +72,12 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 	}
 	for _, part := range state.Put {
 		r.Put = append(r.Put, messageOf(part))
+	}
+	if listed := state.Listed; listed.Number > 0 {
+		r.Listed = &rendezvousv1.Listed{Number: listed.Number}
+		for _, one := range listed.Best {
+			r.Listed.Best = append(r.Listed.Best, &rendezvousv1.Kept{Round: one.Round, Step: one.Step, Path: one.Path, Score: one.Score})
+		}
 	}
 	if restored := state.Restored; restored.Number > 0 {
 		r.Restored = &rendezvousv1.Restored{

@@ -83,7 +83,7 @@ func (l *Look) summary(j *job) []string {
 		}
 		all = append(all, l.progress(j)...)
 		if !r.waits {
-			return all
+			return append(all, troublesOf(j, bestKept)...)
 		}
 		return append(append(all, troubles(j)...), l.avoided(j)...) // why there is no attempt now, and what holds for the next one
 	case j.in.Stage == allocation.Queued:
@@ -186,17 +186,29 @@ func (l *Look) progress(j *job) []string {
 	return []string{text + "."}
 }
 
+// trouble is a condition that a person should know about while it has one of some reasons.
+type trouble struct{ condition, reasons string }
+
+// bestKept is also one of a job that has ended.
+var bestKept = trouble{v1alpha1.ConditionBestKept, v1alpha1.EventBestMissed}
+
 // troubles are conditions that a person should know about.
 func troubles(j *job) []string {
-	var all []string
-	for _, one := range []struct{ condition, reasons string }{
+	return troublesOf(j, []trouble{
 		{v1alpha1.ConditionAdmitted, strings.Join([]string{v1alpha1.ReasonQuotaExceeded, v1alpha1.ReasonPodsForbidden, v1alpha1.ReasonPodGroupsMissing}, " ")},
 		{v1alpha1.ConditionGangScheduled, v1alpha1.ReasonWaitingForRoom},
 		{v1alpha1.ConditionTraining, strings.Join([]string{v1alpha1.ReasonWaitingForPods, v1alpha1.ReasonNotConnected, v1alpha1.ReasonResizing,
 			v1alpha1.ReasonRecovering, v1alpha1.ReasonRegrouping, v1alpha1.ReasonBackOff, v1alpha1.ReasonStopping}, " ")},
 		{v1alpha1.ConditionFullSize, strings.Join([]string{v1alpha1.ReasonGrowthBackOff, v1alpha1.ReasonWorkersLeftOut}, " ")},
 		{v1alpha1.ConditionSnapshotsFit, v1alpha1.ReasonVolumeTooSmall},
-	} {
+		bestKept,
+	}...)
+}
+
+// troublesOf says which of these conditions a job has.
+func troublesOf(j *job, of ...trouble) []string {
+	var all []string
+	for _, one := range of {
 		c := j.condition(one.condition)
 		if c != nil && c.Message != "" && strings.Contains(" "+one.reasons+" ", " "+c.Reason+" ") {
 			all = append(all, fmt.Sprintf("%s: %s", c.Reason, sentence(c.Message)))

@@ -83,12 +83,17 @@ func TestExplainTellsOfEveryConditionThatIsNotAsItShouldBe(t *testing.T) {
 	job.Status.Conditions = []metav1.Condition{
 		{Type: v1alpha1.ConditionGangScheduled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForRoom, Message: "the scheduler says 0/1 nodes are available"},
 		{Type: v1alpha1.ConditionSnapshotsFit, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonVolumeTooSmall, Message: "job-1-0 has 1Gi for its snapshots and needs 2Gi"},
+		{Type: v1alpha1.ConditionBestKept, Status: metav1.ConditionFalse, Reason: v1alpha1.EventBestMissed, Message: "evaluations report los, and spec.checkpoint.storage.best wants loss"},
 	}
-	text := explained(t, c.look(t), "job")
-	for _, want := range []string{"WaitingForRoom: The scheduler says 0/1 nodes are available.", "VolumeTooSmall: Job-1-0 has 1Gi for its snapshots and needs 2Gi."} {
+	text, missed := explained(t, c.look(t), "job"), "BestMissed: Evaluations report los, and spec.checkpoint.storage.best wants loss."
+	for _, want := range []string{"WaitingForRoom: The scheduler says 0/1 nodes are available.", "VolumeTooSmall: Job-1-0 has 1Gi for its snapshots and needs 2Gi.", missed} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing:\n%s", want, text)
 		}
+	}
+	job.Status.Conditions = append(job.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCompleted})
+	if text := explained(t, c.look(t), "job"); !strings.Contains(text, missed) || strings.Contains(text, v1alpha1.ReasonVolumeTooSmall) {
+		t.Errorf("once it is complete it says\n%s", text)
 	}
 }
 

@@ -1,9 +1,11 @@
 package controller
 
 import (
+	"fmt"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -44,7 +46,7 @@ func (p *planner) refreshBest() {
 		}
 	}
 	var next []v1alpha1.BestCheckpoint
-	if len(p.World.Best) == 0 {
+	if len(p.World.Best) == 0 && !p.World.BestListed { // a new leader has yet to hear of them
 		for i := range known[:min(len(known), best.Keep)] {
 			if known[i].Metric == best.Metric {
 				next = append(next, known[i])
@@ -55,6 +57,30 @@ func (p *planner) refreshBest() {
 		next = append(next, p.bestCheckpoint(best, &p.World.Best[i], known))
 	}
 	p.plan.Status.Checkpoint.Best = next
+	p.describeBest(best, next)
+}
+
+// describeBest writes BestKept, once something is known: a leader that has just begun leaves what the one before it has said.
+func (p *planner) describeBest(best score.Best, kept []v1alpha1.BestCheckpoint) {
+	switch why := p.World.Missed; {
+	case best.Keep == 0:
+		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionBestKept)
+	case why != "":
+		p.set(v1alpha1.ConditionBestKept, metav1.ConditionFalse, v1alpha1.EventBestMissed, why)
+	case len(kept) > 0:
+		p.set(v1alpha1.ConditionBestKept, metav1.ConditionTrue, v1alpha1.EventBestCheckpoint,
+			fmt.Sprintf("the best checkpoint is of the state after step %d, with %s %s", value(kept[0].Step), kept[0].Metric, kept[0].Score))
+	}
+}
+
+// withoutBest says, behind something else, that a job ends that has not kept a single one of the checkpoints that it was to keep for
+// their scores, and why; empty for any other.
+func (p *planner) withoutBest() string {
+	told := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionBestKept)
+	if bestOf(&p.Job.Spec).Keep == 0 || len(p.plan.Status.Checkpoint.Best) > 0 || told == nil || told.Status != metav1.ConditionFalse {
+		return ""
+	}
+	return "; no checkpoint was kept for its score: " + told.Message
 }
 
 // bestCheckpoint is one of the best as the status has it: as it is known, or from now on.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -75,6 +77,11 @@ func TestTheBestAreInTheStatus(t *testing.T) {
 	if plan := look(state); len(plan.Status.Checkpoint.Best) != 2 {
 		t.Errorf("the status forgets: %+v", plan.Status.Checkpoint.Best)
 	}
+	state.World.BestListed = true // and there are none
+	if plan := look(state); len(plan.Status.Checkpoint.Best) != 0 {
+		t.Errorf("the status has what is in the storage no more: %+v", plan.Status.Checkpoint.Best)
+	}
+	state.World.BestListed = false
 	state.Job.Spec.Checkpoint.Storage.Best.Metric = "accuracy"
 	if plan := look(state); len(plan.Status.Checkpoint.Best) != 0 || len(plan.Actions.Expect.Storage.Best.Known) != 0 {
 		t.Errorf("by another metric there are %+v", plan.Status.Checkpoint.Best)
@@ -104,6 +111,61 @@ func TestWhatIsMissedIsTold(t *testing.T) {
 	for _, note := range look(state).Notes {
 		if strings.Contains(note.Message, "evaluations report") {
 			t.Errorf("it is told again: %+v", note)
+		}
+	}
+}
+
+// A metric that nobody reports stays in a condition, which explain shows, until something is kept; so does what is kept.
+func TestTheConditionOfTheBest(t *testing.T) {
+	job := trains(2, withStorage, byLoss)
+	state := elasticState(job, crewOf(job)...)
+	condition := func() metav1.Condition {
+		plan := look(state)
+		state.Job.Status.Conditions = plan.Status.Conditions
+		return value(meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionBestKept))
+	}
+	if told := condition(); told.Type != "" {
+		t.Errorf("before any evaluation it says %+v", told)
+	}
+	state.World.Missed = "evaluations report los, and spec.checkpoint.storage.best wants loss"
+	missed := condition()
+	if missed.Status != metav1.ConditionFalse || missed.Reason != v1alpha1.EventBestMissed || missed.Message != state.World.Missed {
+		t.Errorf("it says %+v", missed)
+	}
+	state.World.Missed = "" // of a leader that has not heard of it
+	if told := condition(); told != missed {
+		t.Errorf("the next leader says %+v", told)
+	}
+	state.World.Best = []rendezvous.Kept{{Round: 3, Step: 40, Path: "team/digits/uid/attempt-1/3-40", Score: 0.25}}
+	if told := condition(); told.Status != metav1.ConditionTrue || told.Message != "the best checkpoint is of the state after step 40, with loss 0.25" {
+		t.Errorf("it says %+v", told)
+	}
+	state.Job.Spec.Checkpoint.Storage.Best = nil
+	if told := condition(); told.Type != "" {
+		t.Errorf("a job that keeps none says %+v", told)
+	}
+}
+
+// A job that ends without a single best checkpoint says why.
+func TestTheEndWithoutTheBest(t *testing.T) {
+	for name, c := range map[string]struct {
+		missed string
+		best   []rendezvous.Kept
+		want   string
+	}{
+		"nothing is kept":   {"evaluations report los", nil, "; no checkpoint was kept for its score: evaluations report los"},
+		"something is kept": {"evaluations report los", []rendezvous.Kept{{Round: 3, Step: 40, Path: "team/digits/uid/attempt-1/3-40", Score: 0.25}}, ""},
+		"nothing is missed": {"", nil, ""},
+	} {
+		job := trains(2, withStorage, byLoss)
+		state := elasticState(job, crewOf(job)...)
+		state.World.Missed, state.World.Best = c.missed, c.best
+		p := &planner{State: state, settings: settings}
+		p.plan.Status = *state.Job.Status.DeepCopy()
+		p.complete()
+		told := value(meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionComplete))
+		if told.Status != metav1.ConditionTrue || !strings.HasSuffix(told.Message, "exit code 0"+c.want) {
+			t.Errorf("%s: it says %q", name, told.Message)
 		}
 	}
 }

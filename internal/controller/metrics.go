@@ -18,10 +18,10 @@ type Metrics struct {
 	mu   sync.Mutex
 	jobs map[types.UID]jobFigures
 
-	states, workers, checkpoint, straggler *prometheus.Desc
-	firstStep                              prometheus.Histogram
-	queueWait, pause                       *prometheus.HistogramVec
-	stepsLost, restarts, growth, refusals  *prometheus.CounterVec
+	states, workers, checkpoint, best, straggler *prometheus.Desc
+	firstStep                                    prometheus.Histogram
+	queueWait, pause                             *prometheus.HistogramVec
+	stepsLost, restarts, growth, refusals        *prometheus.CounterVec
 }
 
 // jobFigures are what one job counts for now.
@@ -31,6 +31,8 @@ type jobFigures struct {
 	// checkpoint is when its newest checkpoint was made, before the first one when the job began; zero for a job
 	// without a storage or without workers.
 	checkpoint time.Time
+	// best is the one with the best score; nil for none.
+	best       *v1alpha1.BestCheckpoint
 	stragglers []v1alpha1.Straggler
 }
 
@@ -41,6 +43,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		states:     prometheus.NewDesc("concertina_jobs", "Jobs by what they are doing, as in status.state.", []string{"namespace", "state"}, nil),
 		workers:    prometheus.NewDesc("concertina_job_workers", "Workers of a job: its target, those that run, and those of them in no world yet.", []string{"namespace", "job", "kind"}, nil),
 		checkpoint: prometheus.NewDesc("concertina_job_checkpoint_timestamp_seconds", "When the newest checkpoint in the job's storage was made, before the first one when the job began, in Unix time.", []string{"namespace", "job"}, nil),
+		best:       prometheus.NewDesc("concertina_job_best_score", "The score of the best checkpoint in the job's storage, by the metric by which the job keeps its best ones.", []string{"namespace", "job", "metric"}, nil),
 		straggler:  prometheus.NewDesc("concertina_job_straggler_factor", "How many times as long as most a process works in a step that has kept the others waiting for minutes; nothing where none has.", []string{"namespace", "job", "rank", "pod", "node"}, nil),
 		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "concertina_queue_wait_seconds",
 			Help: "Time that gangs waited before they were made.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}, []string{"namespace"}),
@@ -70,6 +73,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.states
 	out <- m.workers
 	out <- m.checkpoint
+	out <- m.best
 	out <- m.straggler
 }
 
@@ -85,6 +89,11 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		}
 		if !job.checkpoint.IsZero() {
 			out <- prometheus.MustNewConstMetric(m.checkpoint, prometheus.GaugeValue, float64(job.checkpoint.Unix()), job.namespace, job.name)
+		}
+		if job.best != nil {
+			if score, err := strconv.ParseFloat(job.best.Score, 64); err == nil {
+				out <- prometheus.MustNewConstMetric(m.best, prometheus.GaugeValue, score, job.namespace, job.name, job.best.Metric)
+			}
 		}
 		for i := range job.stragglers {
 			one := &job.stragglers[i]
@@ -108,12 +117,16 @@ func (m *Metrics) written(state *State, plan *Plan) {
 		return
 	}
 	job, old, next := state.Job, &state.Job.Status, &plan.Status
-	m.mu.Lock()
-	m.jobs[job.UID] = jobFigures{
+	figures := jobFigures{
 		namespace: job.Namespace, name: job.Name, state: next.State,
 		target: value(next.Workers.Target), running: value(next.Workers.Running), standby: value(next.Workers.Standby),
 		checkpoint: checkpointTime(&job.Spec, next), stragglers: slices.Clone(next.Stragglers),
 	}
+	if best := next.Checkpoint.Best; len(best) > 0 {
+		figures.best = best[0].DeepCopy()
+	}
+	m.mu.Lock()
+	m.jobs[job.UID] = figures
 	m.mu.Unlock()
 	if value(old.Workers.Target) == 0 && value(next.Workers.Target) > 0 {
 		var waited time.Duration

@@ -292,3 +292,29 @@ func TestEachMetricFollowsFromWhatItTells(t *testing.T) {
 		})
 	}
 }
+
+// The best score has the metric as a label, and stays when the job has ended.
+func TestMetricsTellTheBestScore(t *testing.T) {
+	m, err := NewMetrics(prometheus.NewPedanticRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		best []v1alpha1.BestCheckpoint
+		want string
+	}{
+		"some": {[]v1alpha1.BestCheckpoint{{Metric: "loss", Score: "0.25"}, {Metric: "loss", Score: "0.5"}}, `
+# HELP concertina_job_best_score The score of the best checkpoint in the job's storage, by the metric by which the job keeps its best ones.
+# TYPE concertina_job_best_score gauge
+concertina_job_best_score{job="digits",metric="loss",namespace="team"} 0.25
+`},
+		"none":     {nil, ""},
+		"nonsense": {[]v1alpha1.BestCheckpoint{{Metric: "loss", Score: "low"}}, ""},
+	} {
+		state := stateOf(jobWith(func(j *v1alpha1.TrainingJob) { j.Status.Checkpoint.Best = c.best }))
+		m.written(state, &Plan{Status: state.Job.Status})
+		if err := testutil.CollectAndCompare(m, strings.NewReader(c.want), "concertina_job_best_score"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -353,7 +353,7 @@ func (p *planner) hasFailed() bool { return isTrue(p.plan.Status.Conditions, v1a
 func (p *planner) complete() {
 	p.refreshCheckpoint()
 	p.reportProgress()
-	message := fmt.Sprintf("all %d workers ended with exit code 0", p.finalWorkers())
+	message := fmt.Sprintf("all %d workers ended with exit code 0", p.finalWorkers()) + p.withoutBest()
 	p.end(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, message)
 	p.note(corev1.EventTypeNormal, v1alpha1.ReasonCompleted, "%s", message)
 }

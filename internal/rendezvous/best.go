@@ -49,6 +49,9 @@ type scores struct {
 	// kept are those in the storage, the best first. marking is a score that is being put beside a checkpoint that is there.
 	kept    []Kept
 	marking *marking
+	// listing is who lists the storage; nil for nobody. listed is true once somebody has.
+	listing *listing
+	listed  bool
 	// trouble says why a state that was evaluated is not kept, or nothing is known of how good it is; empty for nothing.
 	trouble string
 }
@@ -119,6 +122,9 @@ func (m *Machine) hearScores(mem *member) {
 	b, s, r := m.wantsBest(), &m.scores, &mem.report
 	if b == nil || m.world == nil {
 		return
+	}
+	if r.Listed.Number > 0 {
+		m.hearListed(mem, b)
 	}
 	if d := &r.Durable; d.Path != "" && r.Scored && m.keepInMind(b, Kept{d.Snapshot.Round, d.Snapshot.Step, d.Path, r.Score}) {
 		m.uploadsWork(mem.want.UID)

@@ -24,13 +24,31 @@ func (w *worker) mark(u *upload) {
 	}
 }
 
+// list says which checkpoints of the shelf are the best, where it was asked.
+func (w *worker) list(d *Directive) {
+	switch b := &w.shelf.best; {
+	case d.ListBest == 0 || w.shelf.mum[w.uid]:
+		w.listed = Listed{}
+	case d.ListBest != w.listed.Number && b.Keep > 0:
+		w.listed = Listed{Number: d.ListBest}
+		w.shelf.lists++
+		for _, c := range slices.Backward(w.shelf.kept) {
+			if value, ok := w.shelf.scores[c.path]; ok {
+				w.listed.Best = append(w.listed.Best, Kept{c.snapshot.Round, c.snapshot.Step, c.path, value})
+			}
+		}
+		slices.SortStableFunc(w.listed.Best, func(x, y Kept) int { return b.Compare(x.Score, y.Score) })
+		w.listed.Best = w.listed.Best[:min(len(w.listed.Best), b.Keep)]
+	}
+}
+
 // graded is a world of three that write their state in shares, or whole, whose job keeps the best two by accuracy.
 func graded(t *testing.T, shares bool, interval time.Duration) (*fleet, *modelLeader) {
 	t.Helper()
 	f := emptyFleet(t)
 	f.shares, f.minimum, f.target = shares, 1, 3
 	f.storage = &Storage{Interval: interval, Keep: 3, Best: Best{Best: score.Best{Metric: "accuracy", Keep: 2}}}
-	f.shelf = &shelf{scores: map[string]float64{}}
+	f.shelf = &shelf{scores: map[string]float64{}, best: f.storage.Best.Best}
 	return f, f.training(3)
 }
 
@@ -451,5 +469,55 @@ func TestAStateThatIsEvaluatedTwice(t *testing.T) {
 				t.Errorf("kept are %v, it says %q", seen.kept(), seen.Missed)
 			}
 		})
+	}
+}
+
+// What the record has lost of the best checkpoints, a new leader finds in the storage, and what is there no more it forgets.
+func TestTheBestAreFoundInTheStorage(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	var steps []uint64
+	for _, value := range []float64{0.5, 0.75, 0.9} {
+		steps = append(steps, f.evaluate(l, value))
+	}
+	gone := Kept{Round: 1, Step: 1, Path: "job/1-1", Score: 0.99}
+	f.storage.Best.Known = []Kept{gone} // the record is an old one, and somebody has deleted what it knows of
+	next := f.succeeded(l)
+	f.until(next, "the storage was listed", func() bool { return next.machine.Observe(f.now).BestListed })
+	seen := next.machine.Observe(f.now)
+	if !slices.Equal(seen.kept(), []uint64{steps[2], steps[1]}) || !strings.Contains(seen.Missed, "the state after step 1, with accuracy 0.99, is not kept: checkpoint job/1-1 is in the storage no more") {
+		t.Errorf("of %v %v are the best, it says %q", steps, seen.kept(), seen.Missed)
+	}
+	f.turns(next, 4)
+	if f.shelf.lists != 2 || next.machine.listsFor(next.machine.world.ranks.uids[0]) != 0 {
+		t.Errorf("the storage was listed %d times, by two leaders", f.shelf.lists)
+	}
+	// By what it has found 0.8 is one of the best, and 0.6 is not.
+	made := len(f.shelf.kept)
+	f.evaluate(next, 0.6)
+	step := f.evaluate(next, 0.8)
+	if seen := next.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{steps[2], step}) || seen.Missed != "" || len(f.shelf.kept) != made+1 {
+		t.Errorf("%v are the best, it says %q, and %d are durable", seen.kept(), seen.Missed, len(f.shelf.kept)-made)
+	}
+}
+
+// Who does not say what is in the storage gives way to another one, and what becomes durable while it is listed is not forgotten.
+func TestAnotherOneListsTheStorage(t *testing.T) {
+	f, l := graded(t, false, time.Hour)
+	first := f.evaluate(l, 0.6)
+	told := f.evaluate(l, 0.5) // which its worker still tells of
+	f.shelf.mum = map[string]bool{"p00": true, "p01": true}
+	f.storage.Best.Known = nil
+	next := f.succeeded(l)
+	f.turns(next, 8)
+	second := f.evaluate(next, 0.75)
+	if seen := next.machine.Observe(f.now); seen.BestListed || !slices.Equal(seen.kept(), []uint64{second, told}) {
+		t.Fatalf("%v are the best, and the storage is listed: %v", seen.kept(), seen.BestListed)
+	}
+	for range 30 {
+		f.pass(5 * time.Second)
+		f.turns(next, 1)
+	}
+	if seen := next.machine.Observe(f.now); !seen.BestListed || !slices.Equal(seen.kept(), []uint64{second, first}) || seen.Missed != "" {
+		t.Errorf("%v are the best, it says %q, and the storage is listed: %v", seen.kept(), seen.Missed, seen.BestListed)
 	}
 }

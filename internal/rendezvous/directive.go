@@ -24,6 +24,7 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 		d.Beat = beat
 	}
 	d.Upload, d.Restore, d.Restarts = m.uploadFor(uid), m.restoreFor(uid), m.restartsFor(mem)
+	d.ListBest = m.listsFor(uid)
 	d.Relied, d.Scored, d.Copies = m.relied, m.scores.next, m.copiesFor(mem)
 	if m.world == nil {
 		d.Hold = m.hold
@@ -58,7 +59,7 @@ func (m *Machine) outside(mem *member, d Directive) Directive {
 	if mem.left != nil {
 		kept := *mem.left
 		kept.Term, kept.Key, kept.Beat, kept.Probes = d.Term, d.Key, d.Beat, d.Probes
-		kept.Upload, kept.Restore, kept.Restarts = d.Upload, d.Restore, d.Restarts
+		kept.Upload, kept.Restore, kept.Restarts, kept.ListBest = d.Upload, d.Restore, d.Restarts, d.ListBest
 		if kept.Barrier != nil {
 			kept.Hold = m.hold
 		}

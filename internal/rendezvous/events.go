@@ -107,6 +107,8 @@ type Report struct {
 	Scored bool
 	Score  float64
 	Scores []Score
+	// Listed are the best checkpoints in the storage, as it was asked for them; the zero value while it has not found out.
+	Listed Listed
 	// Put are the parts that it has put into the storage, of the last snapshot of which it was to put some. RestoredParts are
 	// those that it has of Restored, where it came in parts, and RestoredOf all that there are, where that is more.
 	Put, RestoredParts, RestoredOf []Snapshot
@@ -273,6 +275,8 @@ type Directive struct {
 	Copies *prefetch
 	// Restore has it bring a checkpoint back.
 	Restore *restore
+	// ListBest has it say which checkpoints in the storage are the best, once for each number; 0 for not.
+	ListBest uint64
 	// Restarts is how often its programs may have been started anew after they had failed; nil when its agent is to end
 	// if they fail.
 	Restarts *uint64

@@ -450,6 +450,7 @@ func (m *Machine) attend(now time.Time) *plan {
 		return m.advance(now)
 	}
 	m.copyShards(now)
+	m.listBest(now)
 	m.makeDurable(now)
 	if m.world.finishedAt.IsZero() {
 		m.consider(now)

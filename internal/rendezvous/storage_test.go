@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/score"
 	"github.com/concertina-dev/concertina/internal/share"
 )
 
@@ -27,8 +28,13 @@ type shelf struct {
 	failing, mute, cut map[string]string
 	// hang: no answer and no word; badFor: who finds a checkpoint damaged, by uid and path.
 	hang, hangParts map[string]bool
-	badFor          map[string]string
-	old             map[string]bool
+	// mum are those that do not list it, lists counts those who have.
+	mum map[string]bool
+	// best is which of them uploaders keep for their scores.
+	best   score.Best
+	lists  int
+	badFor map[string]string
+	old    map[string]bool
 	// scores are those that lie beside checkpoints, by their paths.
 	scores map[string]float64
 	// asked counts the restores.
@@ -77,6 +83,7 @@ func (w *worker) store(d *Directive) {
 		w.durable = Durable{u.Snapshot, fmt.Sprintf("job/%d-%d", u.Snapshot.Round, u.Snapshot.Step)}
 		w.shelf.kept = append(w.shelf.kept, checkpointed{w.durable.Path, u.Snapshot, w.states[u.Snapshot], nil})
 	}
+	w.list(d)
 	r := d.Restore
 	if r == nil || r.Number == w.restored.Number {
 		return

@@ -74,6 +74,7 @@ type worker struct {
 	pins        []Snapshot
 	scores      []Score
 	scoredState Snapshot
+	listed      Listed
 	scored      bool
 	score       float64
 	marked      Snapshot
@@ -694,7 +695,7 @@ func (w *worker) report() Report {
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
 		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble, Size: w.size,
-		Scored: w.scored, Score: w.score, Scores: slices.Clone(w.scores),
+		Scored: w.scored, Score: w.score, Scores: slices.Clone(w.scores), Listed: w.listed,
 		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts, RestoredOf: w.restoredOf, Uncopied: w.uncopied,
 		Stays: m.Stays(), Supplied: m.Supplied(), HandsOver: m.HandsOver(), Restarts: m.Restarts(),
 	}

@@ -43,6 +43,8 @@ const (
 	AskFinish = "finish"
 	// AskScore has the score of a snapshot put beside it, which may be durable, or is about to be.
 	AskScore = "score"
+	// AskBest asks which checkpoints of the job stay for their scores.
+	AskBest = "best"
 	// AskRestore has the newest checkpoint below a path written to the file. Before that the answer says how many bytes it
 	// needs (Room), and waits for them (Made): memory is charged to whoever first writes to it, and that must be the
 	// worker, whose limit has it, and not the uploader. Of a checkpoint in parts it says so of each, and the worker sends a file
@@ -106,6 +108,16 @@ type Answer struct {
 	Own bool `json:"own,omitempty"`
 	// Refused are newer ones that could not be used, in words.
 	Refused []string `json:"refused,omitempty"`
+	// Best are those that stay for their scores, the best first.
+	Best []Kept `json:"best,omitempty"`
+}
+
+// Kept is a checkpoint with a score.
+type Kept struct {
+	Round uint64  `json:"round"`
+	Step  uint64  `json:"step"`
+	Path  string  `json:"path"`
+	Score float64 `json:"score"`
 }
 
 // Snapshot is a checkpoint.Snapshot as it travels.

@@ -131,6 +131,8 @@ type Keeper struct {
 	portion Restored
 	// begun is the last world that was seen to begin.
 	begun uint64
+	// listing is the newest order of List.
+	listing listing
 }
 
 // errUnwanted is what comes of a save that was ended because others are wanted.
@@ -164,6 +166,8 @@ type State struct {
 	// Waiting is why the last restore has not come to an end yet; empty for none. Bringing is true while one runs that was asked for.
 	Waiting  string
 	Bringing bool
+	// Listed are the best checkpoints in the storage, for the newest order of List.
+	Listed Listed
 }
 
 // New makes a Keeper that speaks to the uploader at a socket.

@@ -1,13 +1,16 @@
 package durable
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/score"
+	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
 var best = score.Best{Metric: "accuracy", Keep: 1}
@@ -97,5 +100,55 @@ func TestAScoreThatIsRefused(t *testing.T) {
 	eventually(t, "it says what is missing", func() bool { return strings.Contains(w.State().Failure, "spec.checkpoint.storage.best") })
 	if w.State().Saved.Score != nil {
 		t.Error("it has a score")
+	}
+}
+
+// Which checkpoints are the best is listed from the storage: those that are whole, of one state the newest, and again for another number.
+func TestTheBestAreListed(t *testing.T) {
+	kept := t.TempDir()
+	w := newWorker(t)
+	w.List(1) // which has to wait for the uploader
+	w.uploadBest(t, kept, 1, score.Best{Metric: "accuracy", Keep: 2})
+	eventually(t, "there are none", func() bool { return w.State().Listed.Number == 1 })
+	if got := w.State().Listed.Best; len(got) != 0 {
+		t.Errorf("of nothing %v are the best", got)
+	}
+	for _, one := range []struct {
+		step  uint64
+		score float64
+	}{{10, 0.5}, {20, 0.75}, {30, 0.9}, {40, 0.25}} {
+		snapshot := w.take(t, one.step, fmt.Sprint(one.step))
+		w.Ask(&Save{Snapshot: snapshot, Keep: 4, Score: &one.score}, nil)
+		eventually(t, "it is durable, with its score", func() bool { return w.State().Saved.has(snapshot, &one.score) })
+	}
+	at := func(step uint64, score float64) uploader.Kept {
+		return uploader.Kept{Round: 1, Step: step, Path: fmt.Sprintf("team/llama/uid/attempt-1/1-%d", step), Score: score}
+	}
+	w.List(2)
+	eventually(t, "they are listed", func() bool { return w.State().Listed.Number == 2 })
+	if got := w.State().Listed.Best; !slices.Equal(got, []uploader.Kept{at(30, 0.9), at(20, 0.75)}) {
+		t.Errorf("%v are the best", got)
+	}
+	if w.List(0); w.State().Listed.Number != 0 || w.State().Listed.Best != nil {
+		t.Errorf("nobody asks any more, and %v are listed", w.State().Listed)
+	}
+	if err := os.RemoveAll(filepath.Join(kept, "team/llama/uid/attempt-1/1-30/data")); err != nil {
+		t.Fatal(err)
+	}
+	w.List(3)
+	eventually(t, "they are listed", func() bool { return w.State().Listed.Number == 3 })
+	if got := w.State().Listed.Best; !slices.Equal(got, []uploader.Kept{at(20, 0.75), at(10, 0.5)}) {
+		t.Errorf("%v are the best, and one is not whole", got)
+	}
+}
+
+// Who cannot list the storage asks again until nobody wants to know any more.
+func TestTheBestThatCannotBeListed(t *testing.T) {
+	w := newWorker(t)
+	w.upload(t, t.TempDir(), 1) // which knows of no metric
+	w.List(1)
+	eventually(t, "it has asked twice", func() bool { return w.notes.Load() >= 2 })
+	if w.State().Listed.Number != 0 || w.State().Failure != "" {
+		t.Errorf("it says %+v", w.State())
 	}
 }

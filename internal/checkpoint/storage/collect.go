@@ -24,7 +24,10 @@ func (s *Storage) Collect(ctx context.Context, job Job, keep int, best score.Bes
 	if err != nil {
 		return 0, err
 	}
-	complete, stay := 0, s.best(ctx, all, best)
+	complete, stay := 0, map[Place]bool{}
+	for _, one := range s.best(ctx, all, best) {
+		stay[one.place] = true
+	}
 	for _, c := range all {
 		if complete >= max(keep, 1) || complete > 0 && !c.readable() {
 			if stay[c.place] {

@@ -66,10 +66,47 @@ func (c *contents) by(best score.Best) (found float64, ok bool) {
 	return found, ok
 }
 
-// best are the places that stay for their scores: as many whole ones as asked for, the best first and of equals the newest, and those
+// Scored is a checkpoint with a score.
+type Scored struct {
+	Place Place
+	Score float64
+}
+
+// Best lists the checkpoints of a job that stay for their scores, the best first and of equals the newest: at most best.Keep, those
+// that are whole. One that a newer version has written is left out, as nobody here can tell whether it is. Errors: ErrRefused; the storage
+// cannot be reached, also for one of those; ctx has ended.
+func (s *Storage) Best(ctx context.Context, job Job, best score.Best) ([]Scored, error) {
+	if err := job.check(); err != nil {
+		return nil, err
+	}
+	all, err := s.look(ctx, job.path())
+	if err != nil {
+		return nil, err
+	}
+	var whole []Scored
+	for _, one := range s.best(ctx, all, best) {
+		switch {
+		case one.unread == nil:
+			whole = append(whole, Scored{one.place, one.score})
+		case errors.Is(one.unread, ErrNewer), errors.Is(one.unread, ErrNotFound):
+		default:
+			return nil, fmt.Errorf("read the manifest of checkpoint %s: %w", one.place.Path(), one.unread)
+		}
+	}
+	return whole, nil
+}
+
+// staying is a checkpoint that stays for its score; unread is why it is not certain that it is whole, nil for one that is.
+type staying struct {
+	place  Place
+	score  float64
+	unread error
+}
+
+// best are those that stay for their scores: as many whole ones as asked for, the best first and of equals the newest, and those
 // before them of which it is not certain whether they are whole. Those of one step with one score count once, as one state that was
 // evaluated again after a restart is there again. all is ordered, newest first.
-func (s *Storage) best(ctx context.Context, all []*contents, best score.Best) map[Place]bool {
+func (s *Storage) best(ctx context.Context, all []*contents, best score.Best) []staying {
 	type scored struct {
 		*contents
 		score float64
@@ -85,7 +122,8 @@ func (s *Storage) best(ctx context.Context, all []*contents, best score.Best) ma
 		step  uint64
 		score float64
 	}
-	stay, whole := map[Place]bool{}, map[state]bool{}
+	var stay []staying
+	whole := map[state]bool{}
 	for i := 0; i < len(found) && len(whole) < best.Keep; i++ {
 		of := state{found[i].place.Step, found[i].score}
 		if whole[of] {
@@ -95,7 +133,8 @@ func (s *Storage) best(ctx context.Context, all []*contents, best score.Best) ma
 		if err == nil && found[i].lacks(m) != "" || errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer) {
 			continue // it is of no use to anybody
 		}
-		if stay[found[i].place] = true; err == nil {
+		stay = append(stay, staying{found[i].place, found[i].score, err})
+		if err == nil {
 			whole[of] = true
 		}
 	}

@@ -250,7 +250,9 @@ type Report struct {
 	Handover bool `protobuf:"varint,36,opt,name=handover,proto3" json:"handover,omitempty"`
 	// What the programs of this worker have said of states that were evaluated: the newest, oldest first, at most 8. Unset where the job
 	// keeps no best checkpoints, and by agents that know no scores.
-	Scores        []*Score `protobuf:"bytes,37,rep,name=scores,proto3" json:"scores,omitempty"`
+	Scores []*Score `protobuf:"bytes,37,rep,name=scores,proto3" json:"scores,omitempty"`
+	// What has come of list_best of the newest directive; unset while nothing has, and by agents that know no such order.
+	Listed        *Listed `protobuf:"bytes,38,opt,name=listed,proto3" json:"listed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -523,6 +525,140 @@ func (x *Report) GetScores() []*Score {
 	return nil
 }
 
+func (x *Report) GetListed() *Listed {
+	if x != nil {
+		return x.Listed
+	}
+	return nil
+}
+
+// Listed is which checkpoints in the job's storage are the best.
+type Listed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// list_best of the directive that asked.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Those that stay for their scores, the best first: at most 16.
+	Best          []*Kept `protobuf:"bytes,2,rep,name=best,proto3" json:"best,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Listed) Reset() {
+	*x = Listed{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Listed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Listed) ProtoMessage() {}
+
+func (x *Listed) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Listed.ProtoReflect.Descriptor instead.
+func (*Listed) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Listed) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Listed) GetBest() []*Kept {
+	if x != nil {
+		return x.Best
+	}
+	return nil
+}
+
+// Kept is a checkpoint in the job's storage with a score.
+type Kept struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Snapshot.
+	Round uint64 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
+	Step  uint64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// Below the URL of the storage.
+	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// By the metric that the job names; finite.
+	Score         float64 `protobuf:"fixed64,4,opt,name=score,proto3" json:"score,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kept) Reset() {
+	*x = Kept{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kept) ProtoMessage() {}
+
+func (x *Kept) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kept.ProtoReflect.Descriptor instead.
+func (*Kept) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Kept) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *Kept) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Kept) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Kept) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
 // Score is what an evaluation says of a state.
 type Score struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -539,7 +675,7 @@ type Score struct {
 
 func (x *Score) Reset() {
 	*x = Score{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +687,7 @@ func (x *Score) String() string {
 func (*Score) ProtoMessage() {}
 
 func (x *Score) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +700,7 @@ func (x *Score) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Score.ProtoReflect.Descriptor instead.
 func (*Score) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Score) GetRound() uint64 {
@@ -609,7 +745,7 @@ type Uncopied struct {
 
 func (x *Uncopied) Reset() {
 	*x = Uncopied{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +757,7 @@ func (x *Uncopied) String() string {
 func (*Uncopied) ProtoMessage() {}
 
 func (x *Uncopied) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +770,7 @@ func (x *Uncopied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Uncopied.ProtoReflect.Descriptor instead.
 func (*Uncopied) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Uncopied) GetRound() uint64 {
@@ -675,7 +811,7 @@ type StateSize struct {
 
 func (x *StateSize) Reset() {
 	*x = StateSize{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +823,7 @@ func (x *StateSize) String() string {
 func (*StateSize) ProtoMessage() {}
 
 func (x *StateSize) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +836,7 @@ func (x *StateSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateSize.ProtoReflect.Descriptor instead.
 func (*StateSize) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StateSize) GetState() uint64 {
@@ -746,7 +882,7 @@ type Unreached struct {
 
 func (x *Unreached) Reset() {
 	*x = Unreached{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +894,7 @@ func (x *Unreached) String() string {
 func (*Unreached) ProtoMessage() {}
 
 func (x *Unreached) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +907,7 @@ func (x *Unreached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unreached.ProtoReflect.Descriptor instead.
 func (*Unreached) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Unreached) GetAddress() string {
@@ -819,7 +955,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +967,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +980,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Failure) GetRound() uint64 {
@@ -889,7 +1025,7 @@ type Durable struct {
 
 func (x *Durable) Reset() {
 	*x = Durable{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1037,7 @@ func (x *Durable) String() string {
 func (*Durable) ProtoMessage() {}
 
 func (x *Durable) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1050,7 @@ func (x *Durable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Durable.ProtoReflect.Descriptor instead.
 func (*Durable) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Durable) GetSnapshot() *Snapshot {
@@ -960,7 +1096,7 @@ type Restored struct {
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1108,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1121,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Restored) GetNumber() uint64 {
@@ -1050,7 +1186,7 @@ type Probed struct {
 
 func (x *Probed) Reset() {
 	*x = Probed{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1198,7 @@ func (x *Probed) String() string {
 func (*Probed) ProtoMessage() {}
 
 func (x *Probed) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1211,7 @@ func (x *Probed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probed.ProtoReflect.Descriptor instead.
 func (*Probed) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Probed) GetNumber() uint64 {
@@ -1123,7 +1259,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1271,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1284,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Snapshot) GetRound() uint64 {
@@ -1199,7 +1335,7 @@ type Staging struct {
 
 func (x *Staging) Reset() {
 	*x = Staging{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1347,7 @@ func (x *Staging) String() string {
 func (*Staging) ProtoMessage() {}
 
 func (x *Staging) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1360,7 @@ func (x *Staging) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Staging.ProtoReflect.Descriptor instead.
 func (*Staging) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Staging) GetOf() uint32 {
@@ -1269,7 +1405,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1417,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1430,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -1425,7 +1561,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1573,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1586,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Process) GetPhase() Phase {
@@ -1582,7 +1718,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1730,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1743,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Metric) GetName() string {
@@ -1634,7 +1770,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1782,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1795,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Fault) GetStep() uint64 {
@@ -1686,7 +1822,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +1834,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +1847,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{15}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1783,14 +1919,17 @@ type Directive struct {
 	Copies *Prefetch `protobuf:"bytes,27,opt,name=copies,proto3" json:"copies,omitempty"`
 	// The state that is to be made durable since it was evaluated well, now or next: it is kept until another one is named, or none. Round
 	// and step only.
-	Scored        *Snapshot `protobuf:"bytes,28,opt,name=scored,proto3" json:"scored,omitempty"`
+	Scored *Snapshot `protobuf:"bytes,28,opt,name=scored,proto3" json:"scored,omitempty"`
+	// Say which checkpoints in the job's storage are the best, once for each number; 0 for nothing to say. It is asked of a worker of each
+	// leader's first world: what the record of the job has of them may have been lost.
+	ListBest      uint64 `protobuf:"varint,29,opt,name=list_best,json=listBest,proto3" json:"list_best,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +1941,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +1954,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{16}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Directive) GetTerm() uint64 {
@@ -1972,6 +2111,13 @@ func (x *Directive) GetScored() *Snapshot {
 	return nil
 }
 
+func (x *Directive) GetListBest() uint64 {
+	if x != nil {
+		return x.ListBest
+	}
+	return 0
+}
+
 // Upload asks for a snapshot to be made durable.
 type Upload struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1999,7 +2145,7 @@ type Upload struct {
 
 func (x *Upload) Reset() {
 	*x = Upload{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2011,7 +2157,7 @@ func (x *Upload) String() string {
 func (*Upload) ProtoMessage() {}
 
 func (x *Upload) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,7 +2170,7 @@ func (x *Upload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Upload.ProtoReflect.Descriptor instead.
 func (*Upload) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{17}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Upload) GetSnapshot() *Snapshot {
@@ -2109,7 +2255,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2267,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2280,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{18}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Restore) GetNumber() uint64 {
@@ -2188,7 +2334,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2346,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2359,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{19}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Probe) GetNumber() uint64 {
@@ -2259,7 +2405,7 @@ type Prefetch struct {
 
 func (x *Prefetch) Reset() {
 	*x = Prefetch{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2271,7 +2417,7 @@ func (x *Prefetch) String() string {
 func (*Prefetch) ProtoMessage() {}
 
 func (x *Prefetch) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2284,7 +2430,7 @@ func (x *Prefetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefetch.ProtoReflect.Descriptor instead.
 func (*Prefetch) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{20}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Prefetch) GetSnapshot() *Snapshot {
@@ -2330,7 +2476,7 @@ type Barrier struct {
 
 func (x *Barrier) Reset() {
 	*x = Barrier{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[21]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2488,7 @@ func (x *Barrier) String() string {
 func (*Barrier) ProtoMessage() {}
 
 func (x *Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[21]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2501,7 @@ func (x *Barrier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
 func (*Barrier) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{21}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Barrier) GetAttempt() uint64 {
@@ -2398,7 +2544,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[22]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2410,7 +2556,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[22]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2423,7 +2569,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{22}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Abort) GetReason() string {
@@ -2494,7 +2640,7 @@ type World struct {
 
 func (x *World) Reset() {
 	*x = World{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[23]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2652,7 @@ func (x *World) String() string {
 func (*World) ProtoMessage() {}
 
 func (x *World) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[23]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2665,7 @@ func (x *World) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use World.ProtoReflect.Descriptor instead.
 func (*World) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{23}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *World) GetMembersDigest() string {
@@ -2652,7 +2798,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[24]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +2810,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[24]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +2823,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{24}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Holder) GetAddress() string {
@@ -2719,7 +2865,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x82\v\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xbc\v\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -2761,8 +2907,17 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
 	"hands_over\x18# \x01(\bR\thandsOver\x12\x1a\n" +
 	"\bhandover\x18$ \x01(\bR\bhandover\x127\n" +
-	"\x06scores\x18% \x03(\v2\x1f.concertina.rendezvous.v1.ScoreR\x06scoresB\x0e\n" +
-	"\f_pause_nanos\"l\n" +
+	"\x06scores\x18% \x03(\v2\x1f.concertina.rendezvous.v1.ScoreR\x06scores\x128\n" +
+	"\x06listed\x18& \x01(\v2 .concertina.rendezvous.v1.ListedR\x06listedB\x0e\n" +
+	"\f_pause_nanos\"T\n" +
+	"\x06Listed\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
+	"\x04best\x18\x02 \x03(\v2\x1e.concertina.rendezvous.v1.KeptR\x04best\"Z\n" +
+	"\x04Kept\x12\x14\n" +
+	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x14\n" +
+	"\x05score\x18\x04 \x01(\x01R\x05score\"l\n" +
 	"\x05Score\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x19\n" +
@@ -2857,7 +3012,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\xda\a\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\xf7\a\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -2883,7 +3038,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\astaging\x18\x19 \x01(\v2!.concertina.rendezvous.v1.StagingR\astaging\x12:\n" +
 	"\x06relied\x18\x1a \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06relied\x12:\n" +
 	"\x06copies\x18\x1b \x01(\v2\".concertina.rendezvous.v1.PrefetchR\x06copies\x12:\n" +
-	"\x06scored\x18\x1c \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06scoredB\v\n" +
+	"\x06scored\x18\x1c \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06scored\x12\x1b\n" +
+	"\tlist_best\x18\x1d \x01(\x04R\blistBestB\v\n" +
 	"\t_restartsJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\x9b\x03\n" +
 	"\x06Upload\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
@@ -2980,89 +3136,93 @@ func file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP() []byte {
 }
 
 var file_concertina_rendezvous_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_concertina_rendezvous_v1_rendezvous_proto_goTypes = []any{
 	(Phase)(0),        // 0: concertina.rendezvous.v1.Phase
 	(Waiting)(0),      // 1: concertina.rendezvous.v1.Waiting
 	(*Report)(nil),    // 2: concertina.rendezvous.v1.Report
-	(*Score)(nil),     // 3: concertina.rendezvous.v1.Score
-	(*Uncopied)(nil),  // 4: concertina.rendezvous.v1.Uncopied
-	(*StateSize)(nil), // 5: concertina.rendezvous.v1.StateSize
-	(*Unreached)(nil), // 6: concertina.rendezvous.v1.Unreached
-	(*Failure)(nil),   // 7: concertina.rendezvous.v1.Failure
-	(*Durable)(nil),   // 8: concertina.rendezvous.v1.Durable
-	(*Restored)(nil),  // 9: concertina.rendezvous.v1.Restored
-	(*Probed)(nil),    // 10: concertina.rendezvous.v1.Probed
-	(*Snapshot)(nil),  // 11: concertina.rendezvous.v1.Snapshot
-	(*Staging)(nil),   // 12: concertina.rendezvous.v1.Staging
-	(*Hello)(nil),     // 13: concertina.rendezvous.v1.Hello
-	(*Process)(nil),   // 14: concertina.rendezvous.v1.Process
-	(*Metric)(nil),    // 15: concertina.rendezvous.v1.Metric
-	(*Fault)(nil),     // 16: concertina.rendezvous.v1.Fault
-	(*Exit)(nil),      // 17: concertina.rendezvous.v1.Exit
-	(*Directive)(nil), // 18: concertina.rendezvous.v1.Directive
-	(*Upload)(nil),    // 19: concertina.rendezvous.v1.Upload
-	(*Restore)(nil),   // 20: concertina.rendezvous.v1.Restore
-	(*Probe)(nil),     // 21: concertina.rendezvous.v1.Probe
-	(*Prefetch)(nil),  // 22: concertina.rendezvous.v1.Prefetch
-	(*Barrier)(nil),   // 23: concertina.rendezvous.v1.Barrier
-	(*Abort)(nil),     // 24: concertina.rendezvous.v1.Abort
-	(*World)(nil),     // 25: concertina.rendezvous.v1.World
-	(*Holder)(nil),    // 26: concertina.rendezvous.v1.Holder
+	(*Listed)(nil),    // 3: concertina.rendezvous.v1.Listed
+	(*Kept)(nil),      // 4: concertina.rendezvous.v1.Kept
+	(*Score)(nil),     // 5: concertina.rendezvous.v1.Score
+	(*Uncopied)(nil),  // 6: concertina.rendezvous.v1.Uncopied
+	(*StateSize)(nil), // 7: concertina.rendezvous.v1.StateSize
+	(*Unreached)(nil), // 8: concertina.rendezvous.v1.Unreached
+	(*Failure)(nil),   // 9: concertina.rendezvous.v1.Failure
+	(*Durable)(nil),   // 10: concertina.rendezvous.v1.Durable
+	(*Restored)(nil),  // 11: concertina.rendezvous.v1.Restored
+	(*Probed)(nil),    // 12: concertina.rendezvous.v1.Probed
+	(*Snapshot)(nil),  // 13: concertina.rendezvous.v1.Snapshot
+	(*Staging)(nil),   // 14: concertina.rendezvous.v1.Staging
+	(*Hello)(nil),     // 15: concertina.rendezvous.v1.Hello
+	(*Process)(nil),   // 16: concertina.rendezvous.v1.Process
+	(*Metric)(nil),    // 17: concertina.rendezvous.v1.Metric
+	(*Fault)(nil),     // 18: concertina.rendezvous.v1.Fault
+	(*Exit)(nil),      // 19: concertina.rendezvous.v1.Exit
+	(*Directive)(nil), // 20: concertina.rendezvous.v1.Directive
+	(*Upload)(nil),    // 21: concertina.rendezvous.v1.Upload
+	(*Restore)(nil),   // 22: concertina.rendezvous.v1.Restore
+	(*Probe)(nil),     // 23: concertina.rendezvous.v1.Probe
+	(*Prefetch)(nil),  // 24: concertina.rendezvous.v1.Prefetch
+	(*Barrier)(nil),   // 25: concertina.rendezvous.v1.Barrier
+	(*Abort)(nil),     // 26: concertina.rendezvous.v1.Abort
+	(*World)(nil),     // 27: concertina.rendezvous.v1.World
+	(*Holder)(nil),    // 28: concertina.rendezvous.v1.Holder
 }
 var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
-	13, // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
-	14, // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
-	11, // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
-	8,  // 4: concertina.rendezvous.v1.Report.durable:type_name -> concertina.rendezvous.v1.Durable
-	9,  // 5: concertina.rendezvous.v1.Report.restored:type_name -> concertina.rendezvous.v1.Restored
-	7,  // 6: concertina.rendezvous.v1.Report.failure:type_name -> concertina.rendezvous.v1.Failure
-	11, // 7: concertina.rendezvous.v1.Report.put:type_name -> concertina.rendezvous.v1.Snapshot
-	6,  // 8: concertina.rendezvous.v1.Report.unreached:type_name -> concertina.rendezvous.v1.Unreached
-	5,  // 9: concertina.rendezvous.v1.Report.state_size:type_name -> concertina.rendezvous.v1.StateSize
-	4,  // 10: concertina.rendezvous.v1.Report.uncopied:type_name -> concertina.rendezvous.v1.Uncopied
-	3,  // 11: concertina.rendezvous.v1.Report.scores:type_name -> concertina.rendezvous.v1.Score
-	11, // 12: concertina.rendezvous.v1.Durable.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	11, // 13: concertina.rendezvous.v1.Restored.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	11, // 14: concertina.rendezvous.v1.Restored.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	11, // 15: concertina.rendezvous.v1.Restored.of:type_name -> concertina.rendezvous.v1.Snapshot
-	0,  // 16: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
-	15, // 17: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
-	16, // 18: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
-	17, // 19: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
-	1,  // 20: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
-	25, // 21: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
-	23, // 22: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
-	24, // 23: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
-	22, // 24: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
-	21, // 25: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
-	19, // 26: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
-	20, // 27: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
-	12, // 28: concertina.rendezvous.v1.Directive.staging:type_name -> concertina.rendezvous.v1.Staging
-	11, // 29: concertina.rendezvous.v1.Directive.relied:type_name -> concertina.rendezvous.v1.Snapshot
-	22, // 30: concertina.rendezvous.v1.Directive.copies:type_name -> concertina.rendezvous.v1.Prefetch
-	11, // 31: concertina.rendezvous.v1.Directive.scored:type_name -> concertina.rendezvous.v1.Snapshot
-	11, // 32: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	11, // 33: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	26, // 34: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
-	11, // 35: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
-	11, // 36: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
-	11, // 37: concertina.rendezvous.v1.Restore.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	11, // 38: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	26, // 39: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
-	11, // 40: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	26, // 41: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
-	11, // 42: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	26, // 43: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	12, // 44: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
-	11, // 45: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	26, // 46: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	15, // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
+	16, // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
+	13, // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
+	12, // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
+	10, // 4: concertina.rendezvous.v1.Report.durable:type_name -> concertina.rendezvous.v1.Durable
+	11, // 5: concertina.rendezvous.v1.Report.restored:type_name -> concertina.rendezvous.v1.Restored
+	9,  // 6: concertina.rendezvous.v1.Report.failure:type_name -> concertina.rendezvous.v1.Failure
+	13, // 7: concertina.rendezvous.v1.Report.put:type_name -> concertina.rendezvous.v1.Snapshot
+	8,  // 8: concertina.rendezvous.v1.Report.unreached:type_name -> concertina.rendezvous.v1.Unreached
+	7,  // 9: concertina.rendezvous.v1.Report.state_size:type_name -> concertina.rendezvous.v1.StateSize
+	6,  // 10: concertina.rendezvous.v1.Report.uncopied:type_name -> concertina.rendezvous.v1.Uncopied
+	5,  // 11: concertina.rendezvous.v1.Report.scores:type_name -> concertina.rendezvous.v1.Score
+	3,  // 12: concertina.rendezvous.v1.Report.listed:type_name -> concertina.rendezvous.v1.Listed
+	4,  // 13: concertina.rendezvous.v1.Listed.best:type_name -> concertina.rendezvous.v1.Kept
+	13, // 14: concertina.rendezvous.v1.Durable.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 15: concertina.rendezvous.v1.Restored.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 16: concertina.rendezvous.v1.Restored.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 17: concertina.rendezvous.v1.Restored.of:type_name -> concertina.rendezvous.v1.Snapshot
+	0,  // 18: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
+	17, // 19: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
+	18, // 20: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
+	19, // 21: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
+	1,  // 22: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
+	27, // 23: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
+	25, // 24: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
+	26, // 25: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
+	24, // 26: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
+	23, // 27: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
+	21, // 28: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
+	22, // 29: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
+	14, // 30: concertina.rendezvous.v1.Directive.staging:type_name -> concertina.rendezvous.v1.Staging
+	13, // 31: concertina.rendezvous.v1.Directive.relied:type_name -> concertina.rendezvous.v1.Snapshot
+	24, // 32: concertina.rendezvous.v1.Directive.copies:type_name -> concertina.rendezvous.v1.Prefetch
+	13, // 33: concertina.rendezvous.v1.Directive.scored:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 34: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 35: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	28, // 36: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
+	13, // 37: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 38: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 39: concertina.rendezvous.v1.Restore.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 40: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	28, // 41: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
+	13, // 42: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	28, // 43: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
+	13, // 44: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	28, // 45: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	14, // 46: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
+	13, // 47: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	28, // 48: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }
@@ -3071,18 +3231,18 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 		return
 	}
 	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[0].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc), len(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   25,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -7,8 +7,11 @@ import (
 	"github.com/concertina-dev/concertina/internal/score"
 )
 
-// maxScores is how many scores a report may have.
-const maxScores = 8
+// maxScores is how many scores a report may have, maxBest how many of the best checkpoints it may name.
+const (
+	maxScores = 8
+	maxBest   = 16
+)
 
 // readScores reads what the programs of a worker have said of states that were evaluated, in rounds up to one.
 func readScores(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Refusal {
@@ -35,4 +38,25 @@ func readScores(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Ref
 		read.Scores = append(read.Scores, rendezvous.Score{Round: s.GetRound(), Step: s.GetStep(), Value: s.GetValue(), Why: plain.Text(s.GetError())})
 	}
 	return nil
+}
+
+// readListed reads which checkpoints in the storage are the best.
+func readListed(r *rendezvousv1.Report) (rendezvous.Listed, *rendezvous.Refusal) {
+	read := rendezvous.Listed{Number: r.GetListed().GetNumber()}
+	if n := len(r.GetListed().GetBest()); n > maxBest {
+		return rendezvous.Listed{}, malformed("%d of the best checkpoints, there may be %d", n, maxBest)
+	}
+	for _, one := range r.GetListed().GetBest() {
+		path, refused := readPath(one.GetPath())
+		switch {
+		case refused != nil:
+			return rendezvous.Listed{}, refused
+		case path == "" || one.GetRound() > rendezvous.MaxCount || one.GetStep() > rendezvous.MaxCount:
+			return rendezvous.Listed{}, malformed("one of the best checkpoints is %.64q, of round %d, step %d", path, one.GetRound(), one.GetStep())
+		case !score.IsFinite(one.GetScore()):
+			return rendezvous.Listed{}, malformed("the score of checkpoint %.64q is %v, it must be finite", path, one.GetScore())
+		}
+		read.Best = append(read.Best, rendezvous.Kept{Round: one.GetRound(), Step: one.GetStep(), Path: path, Score: one.GetScore()})
+	}
+	return read, nil
 }

@@ -55,10 +55,35 @@ func TestScoresThatAreRefused(t *testing.T) {
 	}
 }
 
+func TestTheBestThatAreRead(t *testing.T) {
+	one := func() *rendezvousv1.Kept {
+		return &rendezvousv1.Kept{Round: 2, Step: 5, Path: "team/job/uid/attempt-1/2-5", Score: -0.5}
+	}
+	read, refused := readReport(&rendezvousv1.Report{Sequence: 1, Listed: &rendezvousv1.Listed{Number: 7, Best: []*rendezvousv1.Kept{one()}}})
+	want := rendezvous.Kept{Round: 2, Step: 5, Path: "team/job/uid/attempt-1/2-5", Score: -0.5}
+	if refused != nil || read.Listed.Number != 7 || len(read.Listed.Best) != 1 || read.Listed.Best[0] != want {
+		t.Errorf("it is read as %+v (%v)", read.Listed, refused)
+	}
+	for name, change := range map[string]func(*rendezvousv1.Listed){
+		"no path":           func(l *rendezvousv1.Listed) { l.Best[0].Path = "" },
+		"a long path":       func(l *rendezvousv1.Listed) { l.Best[0].Path = strings.Repeat("x", maxPathBytes+1) },
+		"a step too large":  func(l *rendezvousv1.Listed) { l.Best[0].Step = 1 << 63 },
+		"a round too large": func(l *rendezvousv1.Listed) { l.Best[0].Round = 1 << 63 },
+		"nan":               func(l *rendezvousv1.Listed) { l.Best[0].Score = math.NaN() },
+		"too many":          func(l *rendezvousv1.Listed) { l.Best = make([]*rendezvousv1.Kept, maxBest+1) },
+	} {
+		listed := &rendezvousv1.Listed{Number: 7, Best: []*rendezvousv1.Kept{one()}}
+		change(listed)
+		if read, refused := readReport(&rendezvousv1.Report{Sequence: 1, Listed: listed}); refused == nil {
+			t.Errorf("%s: it is read as %+v", name, read.Listed)
+		}
+	}
+}
+
 func TestADirectiveWithAScore(t *testing.T) {
-	d := &rendezvous.Directive{Scored: &rendezvous.Snapshot{Round: 2, Step: 5}}
+	d := &rendezvous.Directive{Scored: &rendezvous.Snapshot{Round: 2, Step: 5}, ListBest: 7}
 	m := directiveMessage(d, 1)
-	if m.GetScored().GetRound() != 2 || m.GetScored().GetStep() != 5 || m.GetUpload() != nil {
+	if m.GetListBest() != 7 || m.GetScored().GetRound() != 2 || m.GetScored().GetStep() != 5 || m.GetUpload() != nil {
 		t.Errorf("it is %v", m)
 	}
 }

@@ -201,6 +201,9 @@ func readLists(r *rendezvousv1.Report, read *rendezvous.Report) (refused *rendez
 	if refused = readScores(r, read); refused != nil {
 		return refused
 	}
+	if read.Listed, refused = readListed(r); refused != nil {
+		return refused
+	}
 	for rank, p := range r.GetProcesses() {
 		one, why := readProcess(p)
 		if why != "" {
@@ -403,7 +406,7 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 		Term: d.Term, Round: d.Round, Released: d.Released, Sequence: sequence,
 		Raise: d.Raise, Finish: d.Finish, Standby: d.Standby, TicketKey: d.Key,
 		BeatMillis: uint32(d.Beat.Milliseconds()),
-		Hold:       d.Hold, Restarts: d.Restarts,
+		Hold:       d.Hold, Restarts: d.Restarts, ListBest: d.ListBest,
 	}
 	if d.World != nil {
 		m.World = placeMessage(d.World)

@@ -76,6 +76,8 @@ func (u *Uploader) answer(ctx context.Context, request *uploader.Request, files 
 		answer.Path, err = u.finish(ctx, request)
 	case request.Ask == uploader.AskScore && request.Snapshot != nil && request.Score != nil:
 		answer.Path, err = u.score(ctx, request)
+	case request.Ask == uploader.AskBest:
+		answer.Best, err = u.listBest(ctx)
 	case len(files) == 0:
 		err = fmt.Errorf("%w: %.40q comes without a file", errAsked, request.Ask)
 	case request.Ask == uploader.AskSave && request.Snapshot != nil:
@@ -192,6 +194,23 @@ func (u *Uploader) score(ctx context.Context, request *uploader.Request) (path s
 	}
 	u.note("checkpoint %s: %s is %s", place.Path(), u.best.Metric, score.Text(*request.Score))
 	return place.Path(), nil
+}
+
+// listBest lists the checkpoints that stay for their scores.
+func (u *Uploader) listBest(ctx context.Context) ([]uploader.Kept, error) {
+	if u.best.Keep == 0 {
+		return nil, fmt.Errorf("%w: the best checkpoints, and spec.checkpoint.storage.best was not there when this worker was made", errAsked)
+	}
+	found, err := u.storage.Best(ctx, u.job, u.best)
+	if err != nil {
+		return nil, err
+	}
+	kept := make([]uploader.Kept, len(found))
+	for i := range kept {
+		place := &found[i].Place
+		kept[i] = uploader.Kept{Round: place.Round, Step: place.Step, Path: place.Path(), Score: found[i].Score}
+	}
+	return kept, nil
 }
 
 // tidy deletes old checkpoints, when a new one is durable and its worker knows: there may be thousands of objects to

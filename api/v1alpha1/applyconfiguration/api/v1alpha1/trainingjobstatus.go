@@ -16,7 +16,7 @@ type TrainingJobStatusApplyConfiguration struct {
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// selector selects the job's pods, for the scale subresource.
 	Selector *string `json:"selector,omitempty"`
-	// conditions are Admitted, GangScheduled, Training, FullSize, SnapshotsFit, Suspended, Complete and Failed.
+	// conditions are Admitted, GangScheduled, Training, FullSize, SnapshotsFit, BestKept, Suspended, Complete and Failed.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// state is what the job is doing, in one word, for kubectl get: Queued, Starting, Training, Resizing,
 	// Recovering, Suspended, Complete, Failed, or why it may not start. It says no more than conditions do.
