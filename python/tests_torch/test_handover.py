@@ -316,7 +316,9 @@ def shares_of(rank):
     net.few, net.none = torch.nn.Parameter(made(3, 5, 0)), torch.nn.Parameter(made(0, 5, 0))
     net.beside = torch.nn.Parameter(torch.full((800, 800), 3.0 * (rank == 0)))
     net.register_buffer("seen", made(300, 300, 0))
-    extra = {"tied": net.rows.detach()} | ({"moment": made(600, 600, 1), "small": made(6, 6, None)} if rank == 0 else {})
+    # Where it comes to an average shares memory with what it is of, as it may until the first update.
+    extra = {"tied": net.rows.detach(), "average": net.columns.detach() + 1 if rank == 0 else net.columns.detach()}
+    extra |= ({"moment": made(600, 600, 1), "small": made(6, 6, None)} if rank == 0 else {})
     return net, Plain(**extra)
 
 
