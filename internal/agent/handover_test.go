@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/concertina-dev/concertina/internal/agent/agenttest"
@@ -49,21 +50,71 @@ func TestAStateIsHandedOver(t *testing.T) {
 	}
 }
 
-// What is in shards, or local, is not handed over, whatever the program says.
-func TestOnlyWhatAllHaveIsHandedOver(t *testing.T) {
-	for name, change := range map[string]func(*wire.Hello){
-		"shards": func(hello *wire.Hello) { hello.Sharded = true }, "local": func(hello *wire.Hello) { hello.Local = true },
-	} {
-		r := agenttest.New(t)
-		r.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
-		w := startWorker(t, r, []string{"CONCERTINA_MEMORY=" + t.TempDir()}, "sleep")
-		w.file("pid0")
-		s := w.speak(0, func(hello *wire.Hello) { hello.Handover = true }, change)
+// What is in the shards of all ranks is not handed over, whatever the program says.
+func TestOnlyWhatOthersHaveIsHandedOver(t *testing.T) {
+	r := agenttest.New(t)
+	r.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
+	w := startWorker(t, r, []string{"CONCERTINA_MEMORY=" + t.TempDir()}, "sleep")
+	w.file("pid0")
+	s := w.speak(0, func(hello *wire.Hello) { hello.Handover, hello.Sharded = true, true })
+	s.say(wire.Join{Type: wire.TypeJoin})
+	if report := r.Await("the standby", func(r *rendezvousv1.Report) bool {
+		return r.GetStandby() && waits(rendezvousv1.Waiting_WAITING_JOIN)(r)
+	}); report.GetHandsOver() {
+		t.Errorf("it reports %v", report)
+	}
+}
+
+// The processes of a worker may share a model. It can be handed over once all of them can, all are told so, and none has a state as long as
+// another one of the worker lacks its own.
+func TestTheShareOfALocalRankIsHandedOver(t *testing.T) {
+	r := agenttest.New(t)
+	r.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
+	w := startWorker(t, r, []string{"CONCERTINA_PROCESSES=2", "CONCERTINA_MEMORY=" + t.TempDir()}, "sleep")
+	var processes []*speaker
+	for localRank, name := range []string{"pid0", "pid1"} {
+		w.file(name)
+		s := w.speak(localRank, func(hello *wire.Hello) { hello.Shares, hello.Local, hello.Handover = false, true, true })
 		s.say(wire.Join{Type: wire.TypeJoin})
-		if report := r.Await("the standby", func(r *rendezvousv1.Report) bool {
-			return r.GetStandby() && waits(rendezvousv1.Waiting_WAITING_JOIN)(r)
-		}); report.GetHandsOver() {
-			t.Errorf("%s: it reports %v", name, report)
+		processes = append(processes, s)
+		report := r.Await("those that wait", func(r *rendezvousv1.Report) bool {
+			waiting := 0
+			for _, p := range r.GetProcesses() {
+				if p.GetWaiting() == rendezvousv1.Waiting_WAITING_JOIN {
+					waiting++
+				}
+			}
+			return waiting == localRank+1 && r.GetStandby() == (localRank == 1)
+		})
+		if report.GetHandsOver() != (localRank == 1) {
+			t.Errorf("with %d of 2 processes it reports %v", localRank+1, report)
+		}
+	}
+
+	d := world(1, 2, 2, r.Last().GetMasterPort())
+	d.World.Workers, d.World.WorkerRank, d.World.Parent, d.World.FromStep, d.World.Restore, d.World.Handover = 2, 1, 1, 3, true, true
+	r.Direct(d)
+	for localRank, s := range processes {
+		if got := hears[wire.World](s); !got.Restore || !got.Handover || got.Snapshot != "" || got.FromStep != 3 || got.LocalRank != localRank {
+			t.Errorf("the world of local rank %d is %+v", localRank, got)
+		}
+	}
+	r.Await("the world of the handover", func(r *rendezvousv1.Report) bool { return r.GetRound() == 2 && r.GetHandover() })
+
+	// One has all of its share, and the other one was interrupted when some of its own had come.
+	r.Direct(abort(d, false))
+	for i, left := range []wire.Aborted{{Type: wire.TypeAborted, Step: 3, Clean: true}, {Type: wire.TypeAborted, Step: 0}} {
+		hears[wire.Abort](processes[i])
+		processes[i].say(left)
+	}
+	report := r.Await("the way out of both", func(r *rendezvousv1.Report) bool {
+		return out(2)(r) && !slices.ContainsFunc(r.GetProcesses(), func(p *rendezvousv1.Process) bool {
+			return p.GetWaiting() != rendezvousv1.Waiting_WAITING_ABORTED
+		})
+	})
+	for i, p := range report.GetProcesses() {
+		if p.CleanStep != nil {
+			t.Errorf("local rank %d is said to have a state: %v", i, report)
 		}
 	}
 }

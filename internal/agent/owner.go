@@ -97,7 +97,7 @@ func (a *agent) said(message socket.Message) {
 	case wire.Hello:
 		event.What, event.Leaves, event.Shares = lifecycle.Connected, body.Leaves, body.Shares
 		event.Sharded, event.Local = body.Sharded, body.Local
-		event.HandsOver = body.Handover && !body.Sharded && !body.Local && !body.Leaves
+		event.HandsOver = body.Handover && !body.Sharded && !body.Leaves
 	case wire.Join:
 		event.What = lifecycle.Joined
 	case wire.Parked:

@@ -65,6 +65,39 @@ func TestWorkersOfTwoProcesses(t *testing.T) {
 	}
 }
 
+// Who gives the state over the links of the next world is a worker all of whose processes have it, and all the processes of another one get it
+// from such, also those that have it.
+func TestOnlyAWholeWorkerHandsItsStateOver(t *testing.T) {
+	for name, row := range map[string]struct {
+		steps map[string][]int
+		gives []string
+		step  uint64
+	}{
+		"one process is not clean":       {map[string][]int{"a": {8, 8}, "b": {8, -1}}, []string{"a"}, 8},
+		"one worker is behind":           {map[string][]int{"a": {7, 7}, "b": {8, 8}, "c": {8, 8}}, []string{"b", "c"}, 8},
+		"of none all processes have it":  {map[string][]int{"a": {-1, 8}, "b": {8, -1}}, nil, 8},
+		"one process was never heard":    {map[string][]int{"a": {8}, "b": {8, 8}}, []string{"b"}, 8},
+		"those who do are a step behind": {map[string][]int{"a": {7, 8}, "b": {7, 7}}, []string{"b"}, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, p := brokenWorld(row.steps)
+			for _, mem := range m.members {
+				mem.report.HandsOver = true
+			}
+			for _, l := range m.lives(p.members) {
+				if l.step != row.step {
+					continue
+				}
+				if gives := slices.Sorted(maps.Keys(l.keep)); !slices.Equal(gives, row.gives) || m.handsOver(p.members, l.keep, l.step) != (len(gives) > 0) {
+					t.Errorf("%v give the state after step %d, want %v", gives, l.step, row.gives)
+				}
+				return
+			}
+			t.Errorf("nobody has the state after step %d", row.step)
+		})
+	}
+}
+
 // What the processes that follow have is not known yet.
 func TestAProcessThatHasYetToLeaveIsWaitedFor(t *testing.T) {
 	m, p := brokenWorld(map[string][]int{"a": {8, 8}, "b": {8, -1}})

@@ -109,6 +109,16 @@ class Codec:
         """The value in shards of which this rank has its own."""
         raise NotImplementedError
 
+    def alike(self) -> "Codec":
+        """What keeps a state for those alone that have the same of it as this process, also of what is in shards: to them these are values
+        like any others."""
+        return self
+
+    def own_of(self, tag: Mapping, existing: Any) -> tuple[Any, Callable[[Any], Any]]:
+        """What this process has of an existing value that is to be the one that a tag describes, and what makes that value of what the
+        process has, once its bytes are there. Raises SnapshotError for an existing one of another kind."""
+        return existing, lambda own: own
+
     def identity(self, value: Any) -> Any:
         """The same for two values that are one."""
         return id(value)

@@ -70,7 +70,7 @@ class Decoder:
     def _takes(self, existing: Any, at: int) -> bool:
         """Whether the memory of an existing value is there for the one at a place: two that differ would overwrite each other."""
         try:
-            place = getattr(existing, "data_ptr", int)()
+            place = getattr(getattr(existing, "_local_tensor", existing), "data_ptr", int)()  # what this rank has of a DTensor
         except RuntimeError:  # such as one whose memory others hold
             return True
         return not place or self._taken.setdefault((existing.device, place), at) == at

@@ -65,6 +65,10 @@ class Groups:
         """The group of those that have the same shards; None where nobody has."""
         return None
 
+    def replicas(self, world: World) -> tuple[Rank, dist.ProcessGroup | None]:
+        """Which one of those that have the same state this process is, and the group of these; None for the default group."""
+        return Rank(world.rank, world.size), self.everyone
+
     def means(self, world: World) -> int:
         """Over how many ranks gradients of shards are means when a backward pass has ended."""
         return world.size

@@ -9,6 +9,9 @@ What a piece is follows from the sizes of the values alone, which all have to kn
 lack it how it is made up, together with what is small or differs by rank. A state that is too small for shares may differ by rank in
 anything, as its snapshots are of one rank: that rank gives all of it.
 
+Where the processes of each worker share a model, those of the same local rank have the same of it. So there is a handover among these for
+each local rank, all of them at a time.
+
 Whatever keeps it from being handed over, such as a lack of memory, is told like a connection that has failed: the world is made anew then, and begins with a snapshot.
 """
 
@@ -27,7 +30,7 @@ from concertina import snapshot
 from concertina.codec import Codec, Elsewhere
 from concertina.decoder import Decoder
 from concertina.session import WorldChanged
-from concertina.tensors import fits, memory_of, out_of_memory
+from concertina.tensors import fits, memory_of, out_of_memory, own_part
 
 PIECE = 16 << 20
 """The most bytes that are sent at once."""
@@ -102,8 +105,8 @@ def ways(number: int, givers: Sequence[int], lackers: Sequence[int]) -> dict[int
 
 
 class Handover:
-    """One rank's part in it. Raises RuntimeError when a rank is gone, or does nothing, or none has a state that it can give, and WorldChanged
-    where only devices know of the first.
+    """The part in it of one of those that are to have the same state, in a group of these. Raises RuntimeError when a rank is gone, or does
+    nothing, or none has a state that it can give, and WorldChanged where only devices know of the first.
 
     aborted: whether the world has been broken off.
     """
@@ -351,13 +354,14 @@ class _Incoming:
 
     def _place_of(self, tag: Mapping, size: int, existing: Any) -> tuple[torch.Tensor, Callable[[], Any]]:
         """Where the bytes of a value go, and what makes the value once they are there."""
-        if isinstance(existing, torch.Tensor) and existing.device.type != "cpu" and fits(existing, tag):
-            if existing.is_contiguous() and existing.numel() * existing.element_size() == size:
-                return _flat(existing.detach()), lambda: existing
-        memory, finish = self._codec.prepare(tag, size, existing)
+        own, whole = self._codec.own_of(tag, existing)
+        if isinstance(own, torch.Tensor) and own.device.type != "cpu" and fits(own, tag):
+            if own.is_contiguous() and own.numel() * own.element_size() == size:
+                return _flat(own.detach()), lambda: whole(own)
+        memory, finish = self._codec.prepare(tag, size, own)
         if len(memory) != size:
             raise snapshot.SnapshotError(f"{_NAME} has {size} bytes for a value of {len(memory)}")
-        return torch.frombuffer(memory, dtype=torch.uint8), finish
+        return torch.frombuffer(memory, dtype=torch.uint8), lambda: whole(finish())
 
     def room(self, number: int) -> torch.Tensor:
         """Where the bytes of a piece are to come."""
@@ -427,12 +431,13 @@ def _without_room() -> Iterator[None]:
 
 def _again(made: Any, existing: Any) -> Any:
     """A value once more, at another place of the state."""
-    both = isinstance(made, torch.Tensor) and isinstance(existing, torch.Tensor)
-    if both and existing.shape == made.shape and existing.dtype == made.dtype:
-        if existing.data_ptr() != made.data_ptr() or existing.device != made.device:
-            with torch.no_grad():
-                existing.copy_(made)
-        return existing
+    if isinstance(made, torch.Tensor) and isinstance(existing, torch.Tensor):
+        source, there = own_part(made), own_part(existing)
+        if there.shape == source.shape and there.dtype == source.dtype:
+            if there.data_ptr() != source.data_ptr() or there.device != source.device:
+                with torch.no_grad():
+                    there.copy_(source)
+            return existing
     return copy.deepcopy(made)
 
 

@@ -39,7 +39,8 @@ class Keeper:
     state: objects with state_dict() and load_state_dict(), by name.
     position: where training is, in numbers, of which "step" is one.
     sharded: whether each process has its own shard of the state.
-    local: whether all workers have the same state, of which each process has the shards of its local rank.
+    local: which one of its worker's processes this is, where all workers have the same state, of which each process has the shards of its
+        local rank; None otherwise.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class Keeper:
         position: Callable[[], Mapping[str, int]],
         *,
         sharded: bool = False,
-        local: bool = False,
+        local: Rank | None = None,
     ):
         self._state = state
-        self._sharded, self._local = sharded, local
-        self._shard: Rank | None = None  # that of this process in its world, where the state is in shards
+        self._sharded, self._local = sharded, local is not None
+        self._shard = local  # that of this process in its world, where the state is in shards
         self._codec = codec
         self._position = position
         self._agent: Agent | None = None
@@ -68,7 +69,7 @@ class Keeper:
         self._cadence = Cadence()
         _keepers.add(self)
         self._fenced = False
-        self._hides = not sharded and not local  # What is in shards does not tell that something writes to it.
+        self._hides = not sharded and local is None  # What is in shards does not tell that something writes to it.
         self._staging: Work | None = None
         self._fencing = threading.Lock()  # Optimizers may step in several threads, as in hooks of autograd.
         self._work: Work | None = None
@@ -89,9 +90,8 @@ class Keeper:
         self._agent = agent
         able = agent is not None and bool(agent.snapshots)
         world = assigned.world
-        self._shard = Rank(world.rank, world.size) if self._sharded else None
-        if self._local:
-            self._shard = Rank(world.local_rank, world.local_size)
+        if self._sharded:
+            self._shard = Rank(world.rank, world.size)
         self._describes = world.local_rank == 0
         self._whole, self._staging_of, self._rank = assigned.writer and able, assigned.staging, world.worker_rank
         if self._local:  # All workers write all of it, since all processes of one have to do so for the same step.
@@ -204,7 +204,7 @@ class Keeper:
     def receive(self, name: str, read: Callable[[snapshot.Codec, Any], tuple[Mapping[str, int], Any]]) -> Mapping[str, int]:
         """Makes the state the one that is read, in place of what is there; returns its position. name: where it is from. read: calls settle()
         before it changes anything. Raises what that raises, and SnapshotError when it is none of this job."""
-        return self._become(name, *read(self._codec, {name: thing.state_dict() for name, thing in self._state.items()}))
+        return self._become(name, *read(self._codec.alike(), {name: thing.state_dict() for name, thing in self._state.items()}))
 
     def load_shards(
         self, path: str, keys: Sequence[str], fetch: sharded.Fetch, state: Mapping[str, Any], rank: Rank
@@ -354,8 +354,15 @@ class Keeper:
 
     def image(self) -> snapshot.Image:
         """The state as it is now, whose large values are the live ones. Raises SnapshotError for one that cannot be kept."""
+        return self._image(self._codec, self._shard)
+
+    def image_alike(self) -> snapshot.Image:
+        """image() for those that have the same of the state as this process."""
+        return self._image(self._codec.alike(), None)
+
+    def _image(self, codec: snapshot.Codec, shard: Rank | None) -> snapshot.Image:
         state = {name: thing.state_dict() for name, thing in self._state.items()}
-        return snapshot.Image(state, self._position(), self._codec, self._shard)
+        return snapshot.Image(state, self._position(), codec, shard)
 
     def _copy(self, image: snapshot.Image) -> None:
         image.keep_packed(self._memory_of(image.room(), near=image.away > 0))

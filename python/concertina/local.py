@@ -253,6 +253,9 @@ class Replicas(Groups):
     def repeats(self, world: World) -> int:
         return world.local_size if self.together else 1
 
+    def replicas(self, world: World) -> tuple[Rank, dist.ProcessGroup | None]:
+        return Rank(world.worker_rank, world.workers), self._across
+
     def means(self, world: World) -> int:
         return world.local_size
 
@@ -280,7 +283,7 @@ class Replicas(Groups):
             store, _, _ = next(iter(dist.rendezvous("env://", world.rank, world.size)))
         else:
             store = find_store(world, listener, aborted)
-        store = dist.PrefixStore(f"{world.round}", store)  # as in Groups
+        store = dist.PrefixStore(f"{world.round}{self.kind}", store)  # as in Groups
         name = f"{world.round}"
         self.everyone = local.make(f"{name}-all", store, Rank(world.rank, world.size))
         self._across = local.make(f"{name}-local-{local.rank}", store, Rank(world.worker_rank, world.workers))

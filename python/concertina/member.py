@@ -14,6 +14,7 @@ from concertina.keeper import Keeper
 from concertina.live import LiveState
 from concertina.plan import Place
 from concertina.session import Alone, Session, WorldChanged
+from concertina.shards import Rank
 from concertina.values import Values
 from concertina.world import Assignment, World
 
@@ -26,8 +27,9 @@ class Member:
 
     _sharded = False
     """Whether each process has its own shard of the state."""
-    _local = False
-    """Whether all workers have the same state, of which each process has the shards of its local rank."""
+    _local: Rank | None = None
+    """Which one of its worker's processes this is, where all workers have the same state, of which each process has the shards of its local
+    rank."""
 
     def __init__(self, state: Mapping[str, Any]):
         self._state = checked(state)
@@ -39,7 +41,9 @@ class Member:
         self._loaded: Mapping[str, int] = {}
         self._world: World | None = None
         self._there = self._over = False
-        self._session: Session | Alone = session.start(sharded=self._sharded, local=self._local, handover=self._hands_over())
+        self._session: Session | Alone = session.start(
+            sharded=self._sharded, local=self._local is not None, handover=self._hands_over()
+        )
         self.gate: GatePage | NoGatePage = self._session.gate
         """Where program and agent tell each other how far they are."""
 
@@ -71,7 +75,7 @@ class Member:
         return False
 
     def _give_state(self) -> None:
-        """Gives the state to those of the world that lack it."""
+        """Gives the state to those of the world that lack it; of a state that workers have alike this process gives what it has of it."""
         raise NotImplementedError
 
     def _get_state(self) -> Mapping[str, int]:
@@ -167,7 +171,7 @@ class Member:
             return
         if assigned.handover:
             return  # It comes once the world is formed.
-        if self._local:
+        if self._local is not None:
             self._bring(assigned, lambda: self._keeper.load_local(assigned, self._kept()))
         else:
             self._bring(assigned, lambda: self._keeper.load(assigned.snapshot, assigned.shares))

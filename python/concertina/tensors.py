@@ -33,20 +33,21 @@ class TensorCodec(snapshot.Codec):
     """
 
     def __init__(
-        self, modules: Callable[[], Iterable[torch.nn.Module]] = tuple, devices: Devices | None = None, *, local: bool = False
+        self, modules: Callable[[], Iterable[torch.nn.Module]] = tuple, devices: Devices | None = None, *, local: Rank | None = None
     ):
-        """local: values are in the shards of the processes of a worker, along any dimension, or whole in each of them."""
+        """local: which one of its worker's processes this is, where values are in the shards of these, along any dimension, or whole in
+        each of them; None where they are not."""
         self._modules = modules
         self._local = local
         self._devices = devices or Devices()
 
     def private(self) -> Callable[[Any], bool]:
         buffers = self._buffers()
-        return lambda value: isinstance(value, torch.Tensor) and value.layout == torch.strided and _storage(_own(value)) in buffers
+        return lambda value: isinstance(value, torch.Tensor) and value.layout == torch.strided and _storage(own_part(value)) in buffers
 
     def _buffers(self) -> set[tuple]:
         """Where the buffers are: the forward pass writes them, on each rank with what it has seen."""
-        return {_storage(_own(buffer)) for module in self._modules() for buffer in module.buffers()}
+        return {_storage(own_part(buffer)) for module in self._modules() for buffer in module.buffers()}
 
     def watcher(self) -> Callable[[Any], Callable[[], Any] | None]:
         buffers = self._buffers()
@@ -84,7 +85,7 @@ class TensorCodec(snapshot.Codec):
                 f"{where} is a DTensor: a state in shards is built anew in each world, and concertina.fsdp keeps it, or shared by "
                 "the processes of a worker, with join(…, mesh=local_mesh())"
             )
-        dim = _dim_of(value, where, rank, self._local)
+        dim = _dim_of(value, where, rank, self._local is not None)
         tag, part = self.buffer(_rows(value, dim))
         return Local(Table(where, tag["tensor"], by_rows(tuple(value.shape), dim), value.element_size(), dim), part)
 
@@ -93,7 +94,7 @@ class TensorCodec(snapshot.Codec):
             return None
         if not is_sharded(existing):
             return super().own(table, existing, rank)
-        dim = _dim_of(existing, table.name, rank, self._local)
+        dim = _dim_of(existing, table.name, rank, self._local is not None)
         if tuple(existing.shape) != table.whole or _name(existing.dtype) != table.tensor:
             raise snapshot.SnapshotError(
                 f"{table.name} is a {table.tensor} of {list(table.whole)} in the snapshot, and a {_name(existing.dtype)} of "
@@ -108,19 +109,26 @@ class TensorCodec(snapshot.Codec):
     def joined(self, table: Table, own: Any, existing: Any) -> Any:
         if existing is not None:
             return existing
+        with torch.no_grad():
+            own = own[0] if table.dim is None else own.movedim(0, table.dim).contiguous()
+        return self._whole(own, table.whole, table.dim, table.name)
+
+    def _whole(self, own: torch.Tensor, shape: Sequence[int], dim: int | None, name: str) -> Any:
+        """The DTensor of this shape and name of which this rank has its own."""
         like = next((p for module in self._modules() for p in module.parameters() if is_sharded(p)), None)
         if like is None:
             raise snapshot.SnapshotError(
-                f"{table.name} is in shards in the snapshot, and no module of the state is in this job: call fully_shard(module) first"
+                f"{name} is in shards where the state is from, and no module of the state is in this job: call fully_shard(module) first"
             )
-        tensor, shape = sys.modules[_DTENSOR], table.whole
-        stride = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        tensor, stride = sys.modules[_DTENSOR], [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         with torch.no_grad():
-            own = own[0] if table.dim is None else own.movedim(0, table.dim).contiguous()
             return tensor.DTensor.from_local(
-                own.to(like._local_tensor.device), like.device_mesh, [tensor.Replicate() if table.dim is None else tensor.Shard(table.dim)],
+                own.to(like._local_tensor.device), like.device_mesh, [tensor.Replicate() if dim is None else tensor.Shard(dim)],
                 run_check=False, shape=torch.Size(shape), stride=tuple(stride),
             )  # fmt: skip
+
+    def alike(self) -> snapshot.Codec:
+        return self if self._local is None else AlikeCodec(self._modules, self._devices, local=self._local)
 
     def room(self, size: int) -> memoryview:
         return self._devices.room(size)
@@ -177,6 +185,67 @@ class TensorCodec(snapshot.Codec):
         return memory_of(made), lambda: made if existing is None else _fill(existing, made)
 
 
+class AlikeCodec(TensorCodec):
+    """Keeps of a DTensor what this process has of it, in one piece, for those of other workers that have the same of it."""
+
+    def alike(self) -> snapshot.Codec:
+        return self
+
+    def shard(self, value: Any, where: str, rank: Rank | None) -> Local | None:
+        if is_sharded(value):
+            _dim_of(value, where, self._local, True)
+        return None
+
+    def buffer(self, value: Any) -> tuple[dict, memoryview | Elsewhere] | None:
+        if not is_sharded(value):
+            return super().buffer(value)
+        found = super().buffer(local_of(value))
+        if found is None:
+            return None
+        tag, part = found
+        return tag | {"whole": list(value.shape), "dim": getattr(value.placements[0], "dim", None)}, part
+
+    def identity(self, value: Any) -> Any:
+        return super().identity(own_part(value) if is_sharded(value) and own_part(value).numel() else value)
+
+    def own_of(self, tag: Mapping, existing: Any) -> tuple[Any, Callable[[Any], Any]]:
+        if "whole" not in tag:
+            if is_sharded(existing):
+                raise snapshot.SnapshotError(
+                    f"a tensor of {list(existing.shape)} is in shards in this job, and not on the ranks that have the state: share the model as they do"
+                )
+            return super().own_of(tag, existing)
+        there, shape, dim = None, tuple(tag["whole"]), tag["dim"]
+        name = f"a tensor of {tag['whole']}"
+        if existing is not None:
+            found = (_name(existing.dtype), tuple(existing.shape), _dim_of(existing, name, self._local, True)) if is_sharded(existing) else None
+            if found != (tag["tensor"], shape, dim):
+                raise snapshot.SnapshotError(
+                    f"{name} is a {tag['tensor']} {_along(dim)} on the ranks that have the state, and another one in this job, or in no shards: "
+                    "build and share the model as they do"
+                )
+            there = local_of(existing)
+
+        def whole(own: torch.Tensor) -> Any:
+            if there is None:
+                return self._whole(own, shape, dim, name)
+            if own is not there:  # as of one that has to be made first
+                _fill(there, own)
+            return existing
+
+        return there, whole
+
+    @contextlib.contextmanager
+    def loading(self, read: Callable[[memoryview, int], None]) -> Iterator[Load]:
+        with super().loading(read) as otherwise:
+
+            def load(tag: Mapping, at: int, size: int, existing: Any) -> Any:
+                own, whole = self.own_of(tag, existing)
+                return whole(otherwise(tag, at, size, own))
+
+            yield load
+
+
 class Buffers:
     """The persistent buffers of modules, such as the running means of BatchNorm, which the forward pass writes."""
 
@@ -209,7 +278,7 @@ class Buffers:
 
     def _copy(self) -> Callable[[], None]:
         there = [(owner, name, owner._buffers[name]) for owner, name in self._places]
-        tensors = [_own(tensor) for _, _, tensor in there if tensor is not None]
+        tensors = [own_part(tensor) for _, _, tensor in there if tensor is not None]
         if [*map(_place, tensors)] == self._whose:
             _fill_all(self._copies, tensors)
         else:
@@ -350,7 +419,7 @@ def is_sharded(value: Any) -> bool:
     return made is not None and isinstance(value, made.DTensor)
 
 
-def _own(tensor: torch.Tensor) -> torch.Tensor:
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
     """What this rank has of a tensor that may be a DTensor."""
     return local_of(tensor) if is_sharded(tensor) else tensor
 

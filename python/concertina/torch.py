@@ -108,7 +108,8 @@ class Job(_job.Job):
         together = not self._sharded and mistakes.shared(state, mesh)
         if mesh is not None:
             mistakes.refuse_mixed(state)
-            self._local, self._groups = True, Replicas(local_of(mesh, backend), together)
+            local = local_of(mesh, backend)
+            self._local, self._groups = Rank(local.rank, local.size), Replicas(local, together)
         self._lockstep = self._sharded or self._groups.lockstep
         self._gradients = Gradients()
         self._buffers = Buffers()
@@ -344,7 +345,7 @@ class Job(_job.Job):
 
     def _forget_step(self) -> None:
         self._gradients.forget()
-        if self._local and self._lockstep:
+        if self._local is not None and self._lockstep:
             forget_passes(self._modules())
         for module, training in self._modes:
             module.training = training
@@ -417,21 +418,21 @@ class Job(_job.Job):
     # Worlds.
 
     def _hands_over(self) -> bool:
-        if self._sharded or self._local or self._groups.by_device:  # Between devices it was not tried yet.
+        if self._sharded or self._groups.by_device:  # Between devices it was not tried yet.
             return False
         try:
-            self._keeper.image()
+            self._keeper.image_alike()
         except Exception:
             return False  # It cannot be kept, which is told where it is to be.
         return True
 
     def _handover(self) -> Handover:
-        world, groups = self.world, self._groups
-        return Handover(world.rank, world.size, groups.device, groups.everyone, lambda: self._session.aborted)
+        (number, of), group = self._groups.replicas(self.world)
+        return Handover(number, of, self._groups.device, group, lambda: self._session.aborted)
 
     def _give_state(self) -> None:
         try:
-            image = self._keeper.image()
+            image = self._keeper.image_alike()
         except (SnapshotError, MemoryError, OSError):
             image = None
         self._handover().give(image)

@@ -3,7 +3,7 @@
 import os
 import unittest
 
-MODULES = "elastic", "groups", "state", "fsdp", "local"
+MODULES = "elastic", "groups", "state", "fsdp", "local", "localhandover"
 
 
 def load_tests(loader, tests, pattern):

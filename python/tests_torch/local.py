@@ -1,8 +1,8 @@
 """A process of a worker that shares a model with the others of it, in worlds that change, for the tests: trains it, and prints what the
 tests compare, as JSON lines.
 
-Argument: how they share it, "shards" with fully_shard(), or "tensors" that they compute together, with parallelize_module(). It
-computes at the place that place.py says.
+Arguments: how they share it, "shards" with fully_shard(), or "tensors" that they compute together, with parallelize_module(); and how many
+MiB of ballast each process has in its state, 0 by default. It computes at the place that place.py says.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import concertina.torch as elastic
-from tests_torch import place
+from tests_torch import place, stops
 from tests_torch.sharded import data, tell
 
 STEPS = {"epochs": 2, "global_batch": 7, "micro_batch": 2, "evaluate": "epoch"}
@@ -48,6 +48,31 @@ def compute_together(modules: dict, mesh, last: str = "3", how=None) -> None:
     parallelize_module(modules["net"], mesh, {"0": outer, "1": SequenceParallel(sequence_dim=0), last: how or inner})
 
 
+class Ballast(torch.nn.Module):
+    """What nobody computes with, and each step changes."""
+
+    def __init__(self, mebibytes: int, processes: int):
+        super().__init__()
+        rows = torch.arange(mebibytes * processes * 256 + 1, dtype=torch.float64)
+        self.weight = torch.nn.Parameter(rows.outer(torch.arange(512, dtype=torch.float64)), requires_grad=False)
+
+    @torch.no_grad()
+    def change(self) -> None:
+        self.weight.add_(1)
+
+
+def load(how: str, mebibytes: int, mesh) -> dict:
+    """Ballast in shards, and some that each process has whole."""
+    if not mebibytes:
+        return {}
+    apart, whole = Ballast(mebibytes, mesh.size()), Ballast(1, 2)
+    if how == "shards":
+        fully_shard(apart, mesh=mesh, reshard_after_forward=False)
+    else:
+        apart.weight = torch.nn.Parameter(distribute_tensor(apart.weight.detach(), mesh, [Shard(1)]), requires_grad=False)
+    return {"apart": apart, "whole": whole}
+
+
 def optimizers(modules: dict) -> dict:
     opt = torch.optim.Adam(modules["net"].parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + step / 20))
@@ -62,6 +87,8 @@ def train(step, state: dict) -> float:
         step.backward((losses * tokens).sum() / tokens.sum(), weight=tokens.sum())
     for name in "opt", "schedule", "opt2":
         state[name].step()
+    for ballast in (thing for thing in state.values() if isinstance(thing, Ballast)):
+        ballast.change()
     return step.loss.item()
 
 
@@ -76,6 +103,15 @@ def mine(state: dict) -> str:
     return found.hexdigest()
 
 
+def all_of_mine(state: dict) -> str:
+    """mine() with the ballast."""
+    found = hashlib.sha256(mine(state).encode())
+    for ballast in (thing for thing in state.values() if isinstance(thing, Ballast)):
+        weight = ballast.weight.detach()
+        found.update(getattr(weight, "_local_tensor", weight).contiguous().cpu().numpy().data)
+    return found.hexdigest()
+
+
 def hold(step) -> None:
     """Stays in an evaluation for good where the test wants it of this rank."""
     if os.path.exists(os.path.join(os.environ["TEST_DIR"], f"hold-{step.world.rank}")):
@@ -85,19 +121,21 @@ def hold(step) -> None:
 
 def main() -> None:
     place.share_one_device()
+    stops.in_handovers(tell)
     mesh = elastic.local_mesh(backend=place.backend())
     state = build()
-    (share if sys.argv[1] == "shards" else compute_together)(state, mesh)
-    state |= optimizers(state)
+    how, ballast = sys.argv[1], int((*sys.argv[2:], 0)[0])
+    (share if how == "shards" else compute_together)(state, mesh)
+    state |= optimizers(state) | load(how, ballast, mesh)
     job = elastic.join(state, seed=5, mesh=mesh)
     world = None
     for step in job.steps(data(), **STEPS):
         with step:
             if step.world is not world:
                 world = step.world
-                together = sys.argv[1] == "tensors"
+                together = how == "tensors"
                 assert step.dealt == ((world.worker_rank, world.workers) if together else (world.rank, world.size)), step.dealt
-                tell(world=world.round, size=world.size, rank=world.rank, done=job._place.step, state=mine(state))
+                tell(world=world.round, size=world.size, rank=world.rank, done=job._place.step, state=all_of_mine(state))
             if step.evaluates:
                 hold(step)
                 with torch.no_grad():

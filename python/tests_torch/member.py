@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
 import concertina.torch as elastic
-from concertina import handover
-from tests_torch import place
+from tests_torch import place, stops
 
 epochs, ballast, workers, seconds, shards = (float(argument) for argument in sys.argv[1:])
 device, backend = place.device(), place.backend()
@@ -27,27 +26,6 @@ place.share_one_device()
 
 def tell(**what) -> None:
     print(json.dumps(what | {"at": time.time_ns()}), flush=True)
-
-
-def stop_in_handovers() -> None:
-    """Has this process stop for good before it says whether it has a state, or when it gives the first piece of that."""
-    meet, send, folder = handover.Handover._meet, handover.Handover._sent, os.environ["TEST_DIR"]
-    if os.path.exists(f"{folder}/impatient"):
-        handover.LIMIT = 1.0
-
-    def meets(self, mine):
-        tell(meeting=True)
-        if os.path.exists(f"{folder}/stop-meeting-{self._rank}"):
-            time.sleep(3600)
-        return meet(self, mine)
-
-    def stops(self, bytes_, target, tag):
-        if tag and os.path.exists(f"{folder}/stop-handover-{self._rank}"):
-            tell(handing=True)
-            time.sleep(3600)
-        return send(self, bytes_, target, tag)
-
-    handover.Handover._meet, handover.Handover._sent = meets, stops
 
 
 def data() -> TensorDataset:
@@ -66,7 +44,7 @@ def part(shard: int, epoch: int):
 
 def main() -> None:
     torch.manual_seed(2)
-    stop_in_handovers()
+    stops.in_handovers(tell)
     net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).to(device)
     opt = torch.optim.Adam(net.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + step / 20))

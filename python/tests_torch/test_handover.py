@@ -6,11 +6,14 @@ import unittest
 from unittest import mock
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from concertina import handover, snapshot
+from concertina import handover, snapshot, tensors
 from concertina.handover import PIECE, ways
+from concertina.shards import Rank
 from concertina.snapshot import LEAST_SHARED
-from concertina.tensors import InPlace, TensorCodec
+from concertina.tensors import InPlace, TensorCodec, own_part
 from tests_torch.ranks import together
 from tests_torch.test_elastic import Case
 
@@ -206,6 +209,18 @@ class Between(unittest.TestCase):
             with self.subTest(**options):
                 self.assertEqual(answers[1], {"weight": [1.0], "average": [5.0]})
 
+    def test_what_the_processes_of_a_worker_share_comes_into_its_place(self):
+        (answers,) = together("tests_torch.test_handover", (3, {"what": "dtensors"}))
+        giver, *others = answers
+        for got in others:
+            self.assertEqual(got, giver)
+
+    def test_a_model_that_is_shared_in_another_way(self):
+        ((told,),) = together("tests_torch.test_handover", (1, {"what": "shared_otherwise"}))
+        self.assertEqual(sorted(told), ["dim", "plain", "shape", "shards", "type"])
+        for name, text in told.items():
+            self.assertRegex(text, r"^a tensor of \[300, 300\] is .* share the model as they do$", name)
+
     def test_conjugated_and_negated_values(self):
         cases = [(2, {"what": "lazy", "side": side}) for side in (30, 300)]
         for (_, options), answers in zip(cases, together("tests_torch.test_handover", *cases), strict=True):
@@ -286,6 +301,64 @@ def lazy(rank, size, side):
     return {name: value.flatten()[[0, -1]].tolist() for name, value in extra.values.items()}
 
 
+def shares_of(rank):
+    """DTensors of whose rows, or columns, the processes of a worker have some each, and values beside them; of rank 0 those that are given."""
+    mesh = DeviceMesh("cpu", [rank], _init_backend=False)
+
+    def made(rows, columns, dim, turned=False):
+        own = torch.arange(float(rows * columns)).view(rows, columns) * (rank == 0)
+        placement = Replicate() if dim is None else Shard(dim)
+        return DTensor.from_local(own.t() if turned else own, mesh, [placement], run_check=False)
+
+    net = torch.nn.Module()
+    net.rows, net.columns = (torch.nn.Parameter(made(2500, 2500, dim)) for dim in (0, 1))
+    net.turned, net.all = torch.nn.Parameter(made(700, 900, 1, turned=True)), torch.nn.Parameter(made(400, 400, None))
+    net.few, net.none = torch.nn.Parameter(made(3, 5, 0)), torch.nn.Parameter(made(0, 5, 0))
+    net.beside = torch.nn.Parameter(torch.full((800, 800), 3.0 * (rank == 0)))
+    net.register_buffer("seen", made(300, 300, 0))
+    # Where it comes to an average shares memory with what it is of, as it may until the first update.
+    extra = {"tied": net.rows.detach(), "average": net.columns.detach() + 1 if rank == 0 else net.columns.detach()}
+    extra |= ({"moment": made(600, 600, 1), "small": made(6, 6, None)} if rank == 0 else {})
+    return net, Plain(**extra)
+
+
+def dtensors(rank, size):
+    net, extra = shares_of(rank)
+    before = {name: own_part(value).data_ptr() for name, value in net.state_dict().items()}
+    with mock.patch.object(tensors, "_dim_of", lambda value, *_: getattr(value.placements[0], "dim", None)):
+        exchange(rank, size, {"net": net, "extra": extra}, net, gives=rank == 0, local=Rank(0, 2))
+    assert before == {name: own_part(value).data_ptr() for name, value in net.state_dict().items()}, "they are other tensors"
+    assert own_part(extra.values["tied"]).data_ptr() == before["rows"], "it is another one than it was"
+    found = {name: (kind(own_part(value)), str(getattr(value, "placements", ""))) for name, value in (net.state_dict() | extra.values).items()}
+    return {name: (digested(value), placed) for name, (value, placed) in found.items()}
+
+
+def digested(value):
+    dtype, shape, numbers = value
+    flat = torch.tensor(numbers, dtype=torch.float64).flatten()
+    return dtype, shape, float(flat.sum()), float((flat * torch.arange(flat.numel())).sum())
+
+
+def shared_otherwise(rank, size):
+    """What is told to who has a value in other shards than who gives it."""
+    mesh, codec = DeviceMesh("cpu", [rank], _init_backend=False), TensorCodec(local=Rank(0, 2)).alike()
+
+    def made(rows=300, dim=0, dtype=torch.float32):
+        return DTensor.from_local(torch.zeros(rows, 300, dtype=dtype), mesh, [Shard(dim)], run_check=False)
+
+    given, told = made(), {}
+    others = {"dim": made(dim=1), "shape": made(301), "type": made(dtype=torch.bfloat16), "plain": torch.zeros(300, 300), "shards": given}
+    with mock.patch.object(tensors, "_dim_of", lambda value, *_: value.placements[0].dim):
+        for name, existing in others.items():
+            tag, _ = codec.buffer(torch.zeros(300, 300) if name == "shards" else given)
+            try:
+                codec.own_of(tag, existing)
+            except snapshot.SnapshotError as error:
+                told[name] = str(error)
+        assert codec.own_of(tag | {"whole": [300, 300], "dim": 0}, given)[0] is given._local_tensor
+    return told
+
+
 def refused(rank, size, why):
     """What is told where nobody can give a state, or two have states that do not fit together."""
     net, extra = torch.nn.Linear(300, 300), Plain(**{"more" if rank == 1 and why == "otherwise" else "some": bytes([rank]) * 100_000})
@@ -300,8 +373,8 @@ def refused(rank, size, why):
     return "nothing"
 
 
-def exchange(rank, size, state, net, gives, can=True):
-    codec = TensorCodec(lambda: [net])
+def exchange(rank, size, state, net, gives, can=True, local=None):
+    codec = TensorCodec(lambda: [net], local=local).alike()
     one = handover.Handover(rank, size, None, None, lambda: False)
     now = {name: thing.state_dict() for name, thing in state.items()}
     if gives:

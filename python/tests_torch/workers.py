@@ -28,6 +28,11 @@ class _Slot:
         self.path, self.messages = agent.path, agent.messages.of[slot]
         self.take_parts = agent.take_parts
 
+    @property
+    def hello(self):
+        """What the last process of the worker has greeted it with."""
+        return self._agent.hello
+
     def words(self):
         return self._agent.words(self._slot)
 
@@ -67,9 +72,9 @@ class Workers(Coordinator):
                 member.hear("join")
         return workers
 
-    def give(self, workers, step=0, parts=None, restoring=(), until=0):
+    def give(self, workers, step=0, parts=None, restoring=(), until=0, handover=False):
         """Gives them the next world, with ranks in this order. parts: those of the state that some of them load, by their keys. until:
-        the step at which all of them park; 0: none."""
+        the step at which all of them park; 0: none. handover: those get it from the others."""
         self.number += 1
         parts = parts or {}
         shares = [parts[key] for key in sorted(parts) if key[0] == "s"]
@@ -83,7 +88,7 @@ class Workers(Coordinator):
                     message = world(rank, len(workers) * len(worker), round=self.number, fromStep=step, masterPort=self.port)
                     message |= {"localRank": local, "localSize": len(worker), "workerRank": number, "workers": len(workers)}
                     message |= {"restore": restore, "snapshot": described if restore else "", "writer": local == 0}
-                    message |= {"shares": shares if restore else []}
+                    message |= {"shares": shares if restore else [], "handover": handover}
                     member.agent.stop(until)
                     member.agent.give(message, listener=listener if rank == 0 else None)
 
@@ -97,15 +102,20 @@ class Workers(Coordinator):
                 assert "error" not in message, message
         return {key: path for member in worker for key, path in member.parts[step].items()}
 
-    def go_on(self, survivors, until=0):
-        """Breaks the world off, and goes on like an operator after a loss: from the newest state that all processes of a worker have.
-        That step, and whether somebody had it live."""
-        said = iter(self.abort([member for worker in survivors for member in worker]))
+    def leave(self, workers):
+        """Breaks the world off; the step after which all processes of a worker have the state, of each of them, and -1 where they do not."""
+        said = iter(self.abort([member for worker in workers for member in worker]))
         live = []
-        for worker in survivors:
+        for worker in workers:
             left = [next(said) for _ in worker]
             same = {message["step"] for message in left if message["clean"]}
             live.append(same.pop() if len(same) == 1 and all(message["clean"] for message in left) else -1)
+        return live
+
+    def go_on(self, survivors, until=0):
+        """Breaks the world off, and goes on like an operator after a loss: from the newest state that all processes of a worker have.
+        That step, and whether somebody had it live."""
+        live = self.leave(survivors)
         newest, parts = max(live), {}
         behind = [worker for worker, step in zip(survivors, live, strict=True) if step != newest]
         if newest < 0:

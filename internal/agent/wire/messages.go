@@ -72,7 +72,7 @@ type Hello struct {
 	// processes of a worker that is asked write.
 	Local bool `json:"local,omitempty"`
 	// Handover is true for a program that can give its state to others over the links of their world, and get it so. All of it is
-	// the same on all ranks, but for what is small or in buffers.
+	// the same on all ranks, or with Local on those of the same local rank, but for what is small or in buffers.
 	Handover bool `json:"handover,omitempty"`
 }
 

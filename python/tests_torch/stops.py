@@ -1,0 +1,38 @@
+"""Has a process of a world stop for good in a handover, where a test wants it: the files in TEST_DIR say of which rank."""
+
+import os
+import time
+from collections.abc import Callable
+
+from concertina import handover
+
+
+def in_handovers(tell: Callable[..., None]) -> None:
+    """Has this process stop before it says whether it has a state, or when it gives the first piece of that. It tells where it is at: that it
+    meets the others, that it gives something, and that something comes."""
+    meet, send, room, folder = handover.Handover._meet, handover.Handover._sent, handover._Incoming.room, os.environ["TEST_DIR"]
+    local_rank, local_size = (int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    if os.path.exists(f"{folder}/impatient"):
+        handover.LIMIT = 1.0
+
+    def stops(one: handover.Handover, where: str) -> bool:
+        return os.path.exists(f"{folder}/stop-{where}-{one._rank * local_size + local_rank}")
+
+    def meets(self, mine):
+        tell(meeting=True)
+        if stops(self, "meeting"):
+            time.sleep(3600)
+        return meet(self, mine)
+
+    def gives(self, bytes_, target, tag):
+        if tag and stops(self, "handover"):
+            tell(handing=True)
+            time.sleep(3600)
+        return send(self, bytes_, target, tag)
+
+    def comes(self, number):
+        if not number:
+            tell(coming=True)
+        return room(self, number)
+
+    handover.Handover._meet, handover.Handover._sent, handover._Incoming.room = meets, gives, comes
