@@ -938,7 +938,7 @@ func (f *fleet) checkFatal(l *modelLeader, why string) {
 			}
 		}
 	}
-	if b := l.machine.broken; strings.Contains(why, "no snapshot is left") && (b == nil || len(b.failed) == 0) { // or nobody could save it
+	if b := l.machine.broken; !f.sharded && strings.Contains(why, "no snapshot is left") && (b == nil || len(b.failed) == 0) { // or nobody could save it
 		for _, uid := range f.uids() {
 			p, r := f.pods[uid], l.machine.world.record
 			if t := &p.process; !p.dead && !p.left && t.runs && t.clean && t.round == r.Round && t.made() > 0 && p.isOfHistory(r) &&
