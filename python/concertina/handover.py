@@ -114,17 +114,19 @@ class Handover:
         self._rank, self._size, self._aborted = rank, size, aborted
         self._device, self._group = device or torch.device("cpu"), group
         self._by_device = device is not None
+        self._why: BaseException | None = None  # why this rank gives none
         self._givers: list[int] = []
         self._lackers: list[int] = []
         self._described = 0  # pieces of the description, which come before all others
 
     def give(self, image: snapshot.Image | None, why: BaseException | None = None) -> None:
         """Gives a state to those who lack it; None for one that cannot be given. why: what is raised then, where nobody else gives one."""
+        self._why = why
         with _without_room():
-            self._give(image, why)
+            self._give(image)
 
-    def _give(self, image: snapshot.Image | None, why: BaseException | None) -> None:
-        self._meet(_word_of(image) if image else _HAS, why)
+    def _give(self, image: snapshot.Image | None) -> None:
+        self._meet(_word_of(image) if image else _HAS)
         if not self._lackers:
             return
         if image is None or self._rank != self._givers[0]:
@@ -184,8 +186,8 @@ class Handover:
         self._known()
         return snapshot.position_in(description), incoming.state()
 
-    def _meet(self, mine: int, why: BaseException | None = None) -> None:
-        """Finds out who lacks the state, and who gives it. why: this rank does not."""
+    def _meet(self, mine: int) -> None:
+        """Finds out who lacks the state, and who gives it."""
         told = torch.zeros(2, self._size, dtype=torch.int64, device=self._device)
         told[0, self._rank], told[1, self._rank] = mine, VERSION
         self._await(dist.all_reduce(told, group=self._group, async_op=True))
@@ -195,7 +197,7 @@ class Handover:
             raise _failed(f"they do so in different ways, of the versions {sorted({*versions})}: use one version of the SDK in all of them")
         words = {one for one in found if one > _HAS}
         if not words:
-            raise why or _failed("each of them holds something that cannot be kept, or has no memory to give it")
+            raise self._why or _failed("each of them holds something that cannot be kept, or has no memory to give it")
         if len(words) > 1:
             raise _failed("they have states that are made up in different ways")
         self._givers = [rank for rank, one in enumerate(found) if one > _HAS]
