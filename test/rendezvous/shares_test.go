@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -314,107 +313,6 @@ func TestStateInShares(t *testing.T) {
 				t.Errorf("round %d is at step %d, round %d was at %d", after, step, round, grown)
 			}
 		})
-	}
-}
-
-// Memory holds an older state than the storage: the newest one was altered where it is held. The world that follows on a loss begins with
-// that of the storage, which real agents bring, and its programs check it.
-func TestALaterStateOfTheStorage(t *testing.T) {
-	s := newSharing(t, "no", 3)
-	held := filepath.Join(t.TempDir(), "held")
-	s.kept, s.extra = t.TempDir(), []string{"HELD=" + held}
-	for range 3 {
-		s.start()
-	}
-	s.expect()
-	s.trains(3)
-	durable := s.standsDurable(held)
-	for _, w := range s.workers {
-		if !w.alter(t, durable) {
-			t.Errorf("a worker holds nothing of step %d", durable.Step)
-		}
-	}
-	s.workers[1].kill()
-	s.workers[1].lost = true
-	s.expect()
-	if err := os.Remove(held); err != nil {
-		t.Fatal(err)
-	}
-	_, step := s.trains(2)
-	var from []uint64
-	for _, record := range s.rounds.all() {
-		if record.Round > 1 {
-			from = append(from, record.FromStep)
-		}
-	}
-	if len(from) == 0 || from[len(from)-1] != durable.Step {
-		t.Errorf("step %d was durable, and the worlds after it begin after %v; it is at step %d", durable.Step, from, step)
-	}
-}
-
-// standsDurable has the world make no step while a file is there, and returns the newest state that its workers hold, once it is in the storage
-// and they hold an older one as well.
-func (s *sharing) standsDurable(held string) (found rendezvous.Snapshot) {
-	s.t.Helper()
-	if err := os.WriteFile(held, nil, 0o600); err != nil {
-		s.t.Fatal(err)
-	}
-	eventually(s.t, "the newest state is durable", func() bool {
-		found = s.leader.Observe(s.team.key).Durable.Snapshot
-		for _, w := range s.workers {
-			steps := w.steps(s.t)
-			if found.Step == 0 || len(steps) < 2 || steps[len(steps)-1] != found.Step {
-				return false
-			}
-		}
-		return true
-	})
-	return found
-}
-
-// steps are those of the states of which a worker holds something, in their order.
-func (w *sharer) steps(t *testing.T) (steps []uint64) {
-	t.Helper()
-	w.eachFile(t, func(_ string, step uint64) { steps = append(steps, step) })
-	slices.Sort(steps)
-	return slices.Compact(steps)
-}
-
-// alter changes what a worker holds of a state, and says whether there was anything.
-func (w *sharer) alter(t *testing.T, s rendezvous.Snapshot) (altered bool) {
-	t.Helper()
-	w.eachFile(t, func(path string, step uint64) {
-		if step != s.Step {
-			return
-		}
-		file, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = file.WriteAt(bytes.Repeat([]byte("altered"), 1<<18), 0)
-		if err := errors.Join(err, file.Close()); err != nil {
-			t.Fatal(err)
-		}
-		altered = true
-	})
-	return altered
-}
-
-// eachFile goes through the files of snapshots that a worker holds, with the step of each.
-func (w *sharer) eachFile(t *testing.T, see func(path string, step uint64)) {
-	t.Helper()
-	err := filepath.Walk(w.memory, func(path string, info os.FileInfo, err error) error {
-		if err != nil || !info.Mode().IsRegular() {
-			return nil // what has gone meanwhile is held no more
-		}
-		var round, step uint64
-		if n, _ := fmt.Sscanf(info.Name(), "%d-%d", &round, &step); n == 2 {
-			see(path, step)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

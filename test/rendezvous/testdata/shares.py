@@ -1,7 +1,6 @@
 """A training program with a large state: every step writes its number all over it. Ranks wait for each other in each step.
 
-It ends with 9 when its state is not the one after the steps that were made. With STEPS, rank 0 appends each step to that file. With HELD it
-makes no step as long as that file is there.
+It ends with 9 when its state is not the one after the steps that were made. With STEPS, rank 0 appends each step to that file.
 """
 
 import ctypes
@@ -17,7 +16,6 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # Like a node that ends, the agent t
 SIZE = int(os.environ["STATE_BYTES"])
 CLEAN = os.environ["CLEAN"] == "yes"
 STEPS = os.environ.get("STEPS")
-HELD = os.environ.get("HELD", "")
 PLACES = range(0, SIZE - 8, 1 << 20)
 
 
@@ -89,8 +87,6 @@ for step in job.steps(range(1000), global_batch=1, epochs=1000):
     with step:
         state.check()
         time.sleep(0.02)
-        while os.path.exists(HELD):
-            time.sleep(0.02)
         job.meet(step.world)
         if CLEAN:
             step.begin_update()
