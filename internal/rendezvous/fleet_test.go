@@ -22,7 +22,7 @@ import (
 // What must hold at every moment:
 //   - a round has one digest, and nobody learns of it before it is durable;
 //   - no step is made in a world once a later one has made one;
-//   - all ranks that make a step together have the same state, and the same history of steps;
+//   - all ranks that make a step together have the same state, and the same history of steps, which is that of the record;
 //   - a rank of a round is to write the same shares, whoever says so;
 //   - a planned change begins after the very last step of the world before;
 //   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more;
@@ -110,6 +110,8 @@ type fleet struct {
 	now     time.Time
 	record  Record
 	digests map[uint64]string
+	// rounds are the records of all rounds.
+	rounds map[uint64]Record
 	// ranked are the members of rounds, by their digests.
 	ranked  map[string][]string
 	owners  map[uint64]int
@@ -206,7 +208,7 @@ type pod struct {
 
 func emptyFleet(t rapid.TB) *fleet {
 	return &fleet{
-		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
+		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, rounds: map[uint64]Record{}, owners: map[uint64]int{}, past: []Record{{}},
 		ranked: map[string][]string{}, leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4, hang: 20 * time.Second,
 		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{}, staged: map[place]Staging{}, met: map[uint64]bool{},
 		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{}, stood: map[uint64][]time.Duration{},
@@ -635,7 +637,7 @@ func (f *fleet) apply(owner int, w Write) RecordAnswered {
 		f.owners[next.Term] = owner
 	}
 	f.record = next
-	f.digests[next.Round] = next.MembersDigest
+	f.digests[next.Round], f.rounds[next.Round] = next.MembersDigest, next
 	f.done[next.Round] = max(f.done[next.Round], next.FromStep)
 	f.past = append(f.past, next)
 	return RecordAnswered{Found: next}
@@ -780,7 +782,26 @@ func (f *fleet) begin(p *pod, at moment) {
 			f.t.Fatalf("step %d of round %d: rank %d has the state %v and rank %d has %v", at.step, at.round, rank, one.state, p.process.rank, mine)
 		}
 	}
+	if f.strategy == InPlace {
+		f.checkHistory(at.round, p.process.state)
+	}
 	f.done[at.round] = max(f.done[at.round], at.step)
+}
+
+// checkHistory checks that a world goes on from the steps of those before it that it counts, by what the records say.
+func (f *fleet) checkHistory(round uint64, state history) {
+	of := f.rounds[round]
+	for step := uint64(len(state)); step > 0; step-- {
+		for step <= of.FromStep {
+			if of.Parent == 0 {
+				return // it is the first of an attempt
+			}
+			of = f.rounds[of.Parent]
+		}
+		if state[step-1] != of.Round {
+			f.t.Fatalf("round %d goes on with %v, and step %d of its history was made in round %d", round, state, step, of.Round)
+		}
+	}
 }
 
 // goWell lets one leader and the living get on for a while.
@@ -915,6 +936,15 @@ func (f *fleet) checkFatal(l *modelLeader, why string) {
 		for _, c := range f.shelf.kept {
 			if !slices.Contains(f.shelf.damaged, c.path) && f.serves(l, &c) {
 				f.t.Fatalf("%s, and the storage has %s", why, c.path)
+			}
+		}
+	}
+	if b := l.machine.broken; !f.sharded && strings.Contains(why, "no snapshot is left") && (b == nil || len(b.failed) == 0) { // or nobody could save it
+		for _, uid := range f.uids() {
+			p, r := f.pods[uid], l.machine.world.record
+			if t := &p.process; !p.dead && !p.left && t.runs && t.clean && t.round == r.Round && t.made() > 0 && p.isOfHistory(r) &&
+				!l.machine.isLost(l.machine.members[uid]) {
+				f.t.Fatalf("%s, and %s has the state after step %d", why, uid, t.made())
 			}
 		}
 	}

@@ -231,6 +231,8 @@ func TestHandoversAgainstModel(t *testing.T) {
 		f.more = map[string]func(*rapid.T){
 			"join":       f.with((*fleet).joined),
 			"join again": f.with((*fleet).joined),
+			"left out":   f.with((*fleet).leftOut),
+			"late word":  f.with((*fleet).lateWord),
 			"move":       f.with((*fleet).steps),
 		}
 		f.turns(f.pick(), 10)
@@ -259,6 +261,124 @@ func (f *fleet) joined() {
 		if p := f.pickPod(); p.leader == l {
 			f.meet(l, p)
 		}
+	}
+}
+
+// leftOut has a member be out of touch when it has ended a step that the others have not, or is in one with them, and takes the others to a
+// world without it, where they may make that step again. Then it is back, and is to get their state, where some of them may be lost before that.
+func (f *fleet) leftOut() {
+	l := f.pick()
+	in := slices.DeleteFunc(f.uids(), func(uid string) bool {
+		p := f.pods[uid]
+		return p.dead || p.unheard || p.frozen || p.apart || p.process.still || !p.trains() || p.process.round != f.record.Round
+	})
+	if len(in) < 2 {
+		f.t.Skip("nobody can be left out")
+	}
+	away := f.pods[rapid.SampledFrom(in).Draw(f.draws, "away")]
+	f.inOneStep(in)
+	if rapid.Bool().Draw(f.draws, "ahead") {
+		for range 3 {
+			if away.process.stepping {
+				f.move(away)
+			}
+		}
+	}
+	f.cut(away, true)
+	if away.leader != nil {
+		f.drop(away, away.leader)
+	}
+	away.want.Lost = "its node is not ready"
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turnUntil(l, func() bool { return f.record.Round > away.process.round && l.writing == nil })
+	for range rapid.IntRange(0, 3).Draw(f.draws, "turns") {
+		f.turn(l)
+	}
+	away.unheard, away.apart, away.want.Lost = false, false, ""
+	_ = f.handle(l, GangExpected{f.gang()})
+	if f.turnUntil(l, func() bool {
+		w := l.machine.writing
+		return w != nil && w.plan != nil && w.plan.handover && l.writing != nil
+	}) {
+		f.finishWrite(l)
+	}
+	for _, uid := range append(in, in...) {
+		if p := f.pods[uid]; p != nil && !p.dead && rapid.Bool().Draw(f.draws, "enters") {
+			f.meet(l, p)
+		}
+	}
+	for _, uid := range in {
+		if p := f.pods[uid]; p != nil && !p.dead && p != away && rapid.Bool().Draw(f.draws, "ends") {
+			f.end(p)
+		}
+	}
+	f.notice()
+	_ = f.handle(l, GangExpected{f.gang()})
+}
+
+// inOneStep has some processes make steps until they have made as many as the first of them, and are in the next one.
+func (f *fleet) inOneStep(uids []string) {
+	var top uint64
+	for _, uid := range uids {
+		top = max(top, f.pods[uid].process.made())
+	}
+	for range 6 {
+		for _, uid := range uids {
+			if p := f.pods[uid]; p.process.made() < top || !p.process.stepping {
+				f.move(p)
+			}
+		}
+	}
+	for _, uid := range uids {
+		f.pods[uid].process.writing = false
+	}
+}
+
+// turnUntil lets nothing fail until something holds, and says whether it has come to that.
+func (f *fleet) turnUntil(l *modelLeader, holds func() bool) bool {
+	for range 80 {
+		if holds() {
+			return true
+		}
+		f.turn(l)
+	}
+	return false
+}
+
+// lateWord has one who stands at the barrier of a world hear of the next one when nobody has kept it there for longer than a hold lasts.
+func (f *fleet) lateWord() {
+	l := f.pick()
+	l.machine.nextTry = f.now
+	if f.target < 5 {
+		f.target++
+	}
+	f.addPod()
+	if !f.turnUntil(l, func() bool {
+		w := l.machine.writing
+		return w != nil && w.plan != nil && w.plan.change != nil && l.writing != nil
+	}) {
+		f.t.Skip("no world is to be changed")
+	}
+	standing := slices.DeleteFunc(f.uids(), func(uid string) bool {
+		p := f.pods[uid]
+		return p.dead || p.leader != l || p.process.waiting != waitingParked
+	})
+	if len(standing) == 0 {
+		f.t.Skip("nobody stands")
+	}
+	late := f.pods[rapid.SampledFrom(standing).Draw(f.draws, "late")]
+	f.finishWrite(l)
+	for _, uid := range f.uids() {
+		if p := f.pods[uid]; p != late && !p.dead && rapid.Bool().Draw(f.draws, "enters") {
+			f.meet(l, p)
+		}
+	}
+	for range holdTime/time.Second + 1 {
+		f.pass(time.Second)
+		f.move(late)
+	}
+	for len(late.queue) > 0 {
+		f.deliverTo(late)
 	}
 }
 

@@ -136,11 +136,30 @@ func (m *Machine) takesAgain(steps uint64) time.Duration {
 // giveUpLater has the world go on from what members have.
 func (m *Machine) giveUpLater(than uint64, why string) {
 	m.broken.gaveUp = true
+	if known := m.checkpoints(); len(known) > 0 {
+		m.broken.gaveUpOn = known[0].Snapshot
+	}
 	if m.bringsFor(m.broken) {
 		m.out.Tell = append(m.out.Tell, m.restoring.bringing()...)
 	}
 	m.note(notedBroken, "the later state of the storage is not waited for, %s: round %d is followed by one that begins after step %d",
 		why, m.world.record.Round, than)
+}
+
+// tryNewer has a checkpoint be waited for again where one was given up, and a newer one has become durable since, as long as no world begins
+// without it: that the storage has taken it is news, and it saves more steps.
+func (m *Machine) tryNewer() {
+	b := m.broken
+	if !b.gaveUp || m.writing != nil && m.writing.plan != nil && m.writing.plan.broken == b {
+		return
+	}
+	known := m.checkpoints()
+	if len(known) == 0 || newest(known[0].Snapshot, b.gaveUpOn) >= 0 {
+		return
+	}
+	b.gaveUp = false
+	m.restartLater()
+	m.note(notedBroken, "step %d has become durable since the storage's state after step %d was given up: it is tried", known[0].Snapshot.Step, b.gaveUpOn.Step)
 }
 
 // staysHeld says whether what members have after a step can be had for some time yet, and those who go on are there for as long: who is about to

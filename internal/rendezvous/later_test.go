@@ -398,6 +398,33 @@ func TestWhatCouldNotBeBroughtIsNeeded(t *testing.T) {
 	f.goesOnFrom(l, durable, 2)
 }
 
+// What was given up is not tried again, and a newer one is that has become durable before a world has begun without it.
+func TestANewerCheckpointIsTriedAfterOneThatWasGivenUp(t *testing.T) {
+	for name, newer := range map[string]bool{"a newer one": true, "the same": false} {
+		t.Run(name, func(t *testing.T) {
+			f, l, held, durable := outlived(t)
+			f.settleSteps()
+			step := uint64(len(f.pods["p00"].process.state))
+			f.shelf.hang = map[string]bool{"p00": true, "p01": true}
+			f.lose(l, "p02")
+			for began := f.now; f.now.Sub(began) < 2*leastPatience && (l.writing == nil || l.machine.writing.plan == nil); {
+				f.turn(l)
+			}
+			if l.writing == nil || !l.machine.broken.gaveUp || step <= durable {
+				t.Fatalf("nothing was given up, or step %d is not later than %d", step, durable)
+			}
+			if newer {
+				f.answers()
+				f.checkpointed(1, step)
+				f.tellState(f.pods["p00"])
+			}
+			l.writing = nil
+			_ = f.handle(l, RecordAnswered{Err: errors.New("the API server has taken none of it")})
+			f.goesOnFrom(l, map[bool]uint64{true: step, false: held}[newer], 2)
+		})
+	}
+}
+
 // The storage has an answer for none of several: each says so once, and is not waited for as long as the first.
 func TestNobodyOfSeveralHasAnAnswer(t *testing.T) {
 	f, l, held, _ := outlived(t)

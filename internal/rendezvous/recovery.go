@@ -43,10 +43,11 @@ type recovery struct {
 	regrouping bool
 	moreSince  time.Time
 	// laterFor is for how long members were asked by laterAt for a later state of the storage than they have, manifestSince since when its manifest
-	// is waited for, gaveUp is true once it is waited for no more.
+	// is waited for, gaveUp is true once it is waited for no more, and gaveUpOn is the newest of which was known then.
 	laterFor               time.Duration
 	laterAt, manifestSince time.Time
 	gaveUp                 bool
+	gaveUpOn               Snapshot
 	// saver is who was asked, at askedAt, to save the live state after saveStep; said is the error that it had
 	// reported before, and failed are those that could not.
 	saver    string
@@ -208,6 +209,7 @@ func (m *Machine) someoneAway() bool {
 func (m *Machine) rewind(now time.Time, p *plan) *plan {
 	furthest := min(m.furthest(), m.mostMade())
 	m.doubtClaims()
+	m.tryNewer()
 	m.bringNewer()
 	if !m.haveLeft(now) {
 		return nil // what they have is not known yet

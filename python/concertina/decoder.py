@@ -1,8 +1,8 @@
 """Makes the values of a snapshot of their description."""
 
 import collections
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from concertina.codec import Codec, Load, SnapshotError
 from concertina.shards import Cut, Rank
@@ -36,9 +36,11 @@ class Decoder:
         self._name = name
         self._size = size
         self._load = load
-        self._taken: dict[Any, int] = {}  # existing memory, and the place of the value that it is filled with
+        self._shared: set[_Place] | None = None  # existing memory in which values would overwrite each other
 
     def decode(self, value: Any, existing: Any) -> Any:
+        if self._shared is None:
+            self._shared = _overlapping(self._places(value, existing))
         if isinstance(value, list):
             return [self.decode(v, _item(existing, i)) for i, v in enumerate(value)]
         if not isinstance(value, dict):
@@ -68,12 +70,69 @@ class Decoder:
         return self._load(value, at, size, existing if self._takes(existing, at) else None)
 
     def _takes(self, existing: Any, at: int) -> bool:
-        """Whether the memory of an existing value is there for the one at a place: two that differ would overwrite each other."""
-        try:
-            place = getattr(getattr(existing, "_local_tensor", existing), "data_ptr", int)()  # what this rank has of a DTensor
-        except RuntimeError:  # such as one whose memory others hold
-            return True
-        return not place or self._taken.setdefault((existing.device, place), at) == at
+        """Whether the memory of an existing value is there for the one at a place, and for no other one: two that differ would overwrite each
+        other, wherever in it each of them begins, when they come, or when a program copies what has come into the other."""
+        place = _place_of(existing, at)
+        return place is None or place.apart and place not in self._shared
+
+    def _places(self, value: Any, existing: Any) -> Iterator["_Place"]:
+        """Where the existing values are whose place others are to take."""
+        if isinstance(value, list):
+            for i, item in enumerate(value):
+                yield from self._places(item, _item(existing, i))
+        elif isinstance(value, dict) and "at" in value:
+            if place := _place_of(existing, value["at"]):
+                yield place
+        elif isinstance(value, dict) and "shard" not in value:
+            for kind, content in value.items():
+                if kind in MAPPINGS:
+                    for key, item in content:
+                        yield from self._places(item, _item(existing, self.decode(key, None)))
+                elif kind in SEQUENCES:
+                    for i, item in enumerate(content):
+                        yield from self._places(item, _item(existing, i))
+
+
+class _Place(NamedTuple):
+    """Where an existing value is that another one is to take the place of."""
+
+    device: str
+    begin: int
+    end: int
+    strides: tuple[int, ...]
+    at: int
+    """Which value takes its place."""
+    apart: bool
+    """Whether each of its elements is known to have bytes of its own."""
+
+
+def _place_of(existing: Any, at: int) -> _Place | None:
+    """None for one that has no memory of its own to fill."""
+    existing = getattr(existing, "_local_tensor", existing)  # what this rank has of a DTensor
+    try:
+        begin = getattr(existing, "data_ptr", int)()
+        if not begin:
+            return None
+        strides, reach, apart = tuple(existing.stride()), 1, True  # in elements
+        for stride, size in sorted(zip(strides, existing.shape, strict=True)):
+            if size > 1:
+                apart = apart and stride >= reach
+                reach += (size - 1) * stride
+        return _Place(str(existing.device), begin, begin + reach * existing.element_size(), strides, at, apart)
+    except (RuntimeError, AttributeError, TypeError):  # such as one whose memory others hold
+        return None
+
+
+def _overlapping(places: Iterable[_Place]) -> set[_Place]:
+    """Those that have bytes in common with another one of these."""
+    found: set[_Place] = set()
+    near: list[_Place] = []
+    for place in sorted({*places}):
+        near = [other for other in near if other.device == place.device and other.end > place.begin]
+        if near:
+            found.update(near, [place])
+        near.append(place)
+    return found
 
 
 def _item(existing: Any, key: Any) -> Any:

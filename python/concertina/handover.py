@@ -1,9 +1,9 @@
 """Gives the state of a world to those of its ranks that lack it, over the links of that world, before its first step.
 
 All who have it give at once, each its own pieces of it: bytes go from tensor to tensor, in pieces of bounded size, and no whole
-copy is made on the way, but of tensors whose bytes are not one after another, such as transposed ones. Between processors a piece goes from one that has it to the first of those who lack it, from there to the
-next, and so on, so that nobody sends much more than it would have to receive. Between devices all ranks get what one of them
-broadcasts.
+copy is made on the way, but of tensors of processors whose bytes are not one after another, such as transposed ones. Between
+processors a piece goes from one that has it to the first of those who lack it, from there to the next, and so on, so that nobody
+sends much more than it would have to receive. Between devices all ranks get what one of them broadcasts.
 
 What a piece is follows from the sizes of the values alone, which all have to know: the first rank that has the state tells those who
 lack it how it is made up, together with what is small or differs by rank. A state that is too small for shares may differ by rank in
@@ -12,7 +12,8 @@ anything, as its snapshots are of one rank: that rank gives all of it.
 Where the processes of each worker share a model, those of the same local rank have the same of it. So there is a handover among these for
 each local rank, all of them at a time.
 
-Whatever keeps it from being handed over, such as a lack of memory, is told like a connection that has failed: the world is made anew then, and begins with a snapshot.
+Whatever keeps it from being handed over, such as a lack of memory, here or where the program's own state_dict() or load_state_dict()
+copies, is told like a connection that has failed: the world is made anew then, and begins with a snapshot.
 """
 
 import collections
@@ -116,12 +117,14 @@ class Handover:
         self._rank, self._size, self._aborted = rank, size, aborted
         self._device, self._group = device or torch.device("cpu"), group
         self._by_device = device is not None
+        self._why: BaseException | None = None  # why this rank gives none
         self._givers: list[int] = []
         self._lackers: list[int] = []
         self._described = 0  # pieces of the description, which come before all others
 
-    def give(self, image: snapshot.Image | None) -> None:
-        """Gives a state to those who lack it; None for one that cannot be given."""
+    def give(self, image: snapshot.Image | None, why: BaseException | None = None) -> None:
+        """Gives a state to those who lack it; None for one that cannot be given. why: what is raised then, where nobody else gives one."""
+        self._why = why
         with _without_room():
             self._give(image)
 
@@ -197,7 +200,7 @@ class Handover:
             raise _failed(f"they do so in different ways, of the versions {sorted({*versions})}: use one version of the SDK in all of them")
         words = {one for one in found if one > _HAS}
         if not words:
-            raise _failed("each of them holds something that cannot be kept")
+            raise self._why or _failed("each of them holds something that cannot be kept, or has no memory to give it")
         if len(words) > 1:
             raise _failed("they have states that are made up in different ways")
         self._givers = [rank for rank, one in enumerate(found) if one > _HAS]
@@ -426,7 +429,28 @@ def _without_room() -> Iterator[None]:
         with out_of_memory():
             yield
     except (MemoryError, OSError) as error:
-        raise _failed(f"this rank has no memory for it, or its device fails ({' '.join(str(error).split()) or 'out of memory'})") from error
+        raise _failed(f"this rank has no memory for it, or its device fails ({_told(error)})") from error
+
+
+@contextlib.contextmanager
+def with_room() -> Iterator[None]:
+    """The same of a lack of memory where the program's own state_dict() and load_state_dict() are called. Its other errors are its own."""
+    try:
+        with out_of_memory():
+            yield
+    except MemoryError as error:
+        raise without_memory(error)
+
+
+def without_memory(error: BaseException) -> RuntimeError:
+    """What is told of a rank that has no memory for its part in it."""
+    told = _failed(f"this rank has no memory for it ({_told(error)})")
+    told.__cause__ = error
+    return told
+
+
+def _told(error: BaseException) -> str:
+    return " ".join(str(error).split()) or "out of memory"
 
 
 def _again(made: Any, existing: Any) -> Any:
@@ -443,7 +467,7 @@ def _again(made: Any, existing: Any) -> Any:
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a contiguous tensor."""
-    return tensor.view(-1).view(torch.uint8)
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)  # One that has one element may have any stride.
 
 
 def _bytes_in(part: memoryview | Elsewhere, of: Part) -> torch.Tensor:
@@ -451,6 +475,26 @@ def _bytes_in(part: memoryview | Elsewhere, of: Part) -> torch.Tensor:
         some = part[of.low : of.high]
         return torch.frombuffer(bytearray(some) if some.readonly else some, dtype=torch.uint8)
     with torch.no_grad():
-        plain = part.value.detach().contiguous().resolve_conj().resolve_neg()
-        return _flat(plain)[part.low + of.low : part.low + of.high]
+        value, size = part.value.detach(), part.value.element_size()  # Parts begin and end with elements: their bounds are powers of two.
+        some = _elements(value, (part.low + of.low) // size, (part.low + of.high) // size)
+        return _flat(some.resolve_conj().resolve_neg())
+
+
+def _elements(value: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    """Elements of a tensor, in their order, one after another in memory. Of one whose elements are not, no others are copied: there may be no
+    room for all of them at once, and each piece would copy all of it."""
+    if value.is_contiguous():
+        return value.view(-1)[low:high]
+    row = value[0].numel()
+    first, last = -(-low // row), high // row  # the rows that are there as a whole
+    if first > last:
+        return _elements(value[last], low - last * row, high - last * row)
+    some = []
+    if low < first * row:
+        some.append(_elements(value[first - 1], low - (first - 1) * row, row))
+    if first < last:
+        some.append(value[first:last].contiguous().view(-1))
+    if last * row < high:
+        some.append(_elements(value[last], 0, high - last * row))
+    return some[0] if len(some) == 1 else torch.cat(some)
 

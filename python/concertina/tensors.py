@@ -21,6 +21,9 @@ _SMALL = 64 << 10
 
 _DTENSOR = "torch.distributed.tensor"
 
+_NO_MEMORY = "can't allocate memory", "CUDA error: out of memory", "std::bad_alloc"
+"""What PyTorch says where a processor has no memory, where a device has none for what no allocator of PyTorch gets, and where C++ has none."""
+
 _AT_ONCE = 25 << 20
 """So many bytes are sent to other ranks in one message."""
 
@@ -408,7 +411,7 @@ def out_of_memory() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
+        if isinstance(error, torch.cuda.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
             raise MemoryError(str(error)) from error
         raise
 

@@ -44,7 +44,7 @@ from concertina.codec import SnapshotError
 from concertina.gate import Phase
 from concertina.gradients import Among, Gradients
 from concertina.groups import Groups
-from concertina.handover import Handover
+from concertina.handover import Handover, with_room, without_memory
 from concertina.loader import Loader, Part
 from concertina.local import Replicas, local_mesh, local_of
 from concertina.member import copy_whole
@@ -53,7 +53,7 @@ from concertina.shardgradients import forget_passes, keep_shards
 from concertina.shards import Rank
 from concertina.streams import Reader, Stream, StreamPlan
 from concertina.torchstep import Step
-from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread, wake_scaler
+from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, out_of_memory, spread, wake_scaler
 from concertina.world import Change, World
 from concertina.worktime import Waited
 
@@ -431,11 +431,15 @@ class Job(_job.Job):
         return Handover(number, of, self._groups.device, group, lambda: self._session.aborted)
 
     def _give_state(self) -> None:
+        image = why = None
         try:
-            image = self._keeper.image_alike()
-        except (SnapshotError, MemoryError, OSError):
-            image = None
-        self._handover().give(image)
+            with out_of_memory():
+                image = self._keeper.image_alike()
+        except MemoryError as error:
+            why = without_memory(error)
+        except (SnapshotError, OSError):
+            pass  # which is told where it is to be kept
+        self._handover().give(image, why)
 
     def _get_state(self) -> Mapping[str, int]:
         handover = self._handover()
@@ -444,7 +448,8 @@ class Job(_job.Job):
             self._keeper.settle()  # Not before: others wait for what this rank says that it lacks.
             self._live.doubt()
 
-        return self._keeper.receive("what other ranks have", lambda codec, now: handover.get(codec, now, begins))
+        with with_room():  # A snapshot needs less, and the state that is half there counts for nothing.
+            return self._keeper.receive("what other ranks have", lambda codec, now: handover.get(codec, now, begins))
 
     def _enter_world(self, assigned: Any) -> None:
         self._groups.kind = "/handover" if assigned.handover else ""

@@ -8,8 +8,12 @@ from unittest import mock
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+import concertina.torch as elastic
 from concertina import handover, snapshot, tensors
+from concertina.codec import Elsewhere
 from concertina.handover import PIECE, ways
 from concertina.shards import Rank
 from concertina.snapshot import LEAST_SHARED
@@ -58,6 +62,35 @@ class Plans(unittest.TestCase):
                 self.assertLessEqual(depth, max(8, -(-len(lackers) // len(givers))), seed)
             self.assertLessEqual(max(gave.values()), count, seed)
 
+    def test_bytes_of_values_that_are_in_another_order(self):
+        """Each piece copies its own bytes only, once: a device may have no room for a second one of the whole value."""
+        seed = random.SystemRandom().randrange(2**32)
+        draw = random.Random(seed)
+        for number in range(60):
+            shape = [draw.randrange(1, 6) for _ in range(draw.randrange(1, 5))]
+            whole = torch.randn(*shape, dtype=draw.choice([torch.float32, torch.complex64]))
+            value = whole.permute(draw.sample(range(len(shape)), len(shape)))[:: draw.randrange(1, 3)]
+            value = value.conj() if draw.randrange(2) else value
+            want = bytes(torch.tensor(value.tolist(), dtype=value.dtype).view(-1).view(torch.uint8).tolist())
+            part, low = Elsewhere(value, 0, len(want)), 0
+            while low < len(want):
+                high = min(len(want), low + value.element_size() * draw.randrange(1, 9))
+                got = handover._bytes_in(part, handover.Part(0, low, high))
+                self.assertEqual(bytes(got.tolist()), want[low:high], f"seed {seed}, {number}: {low} to {high} of {value.shape}, {value.stride()}")
+                low = high
+
+    def test_what_is_copied_of_values_that_are_in_another_order(self):
+        for shape in (3000, 4000), (4000, 3000), (3, 4_000_000), (4_000_000, 3), (3, 2000, 2000):
+            value = torch.zeros(*shape).transpose(0, -1)
+            parts, made = {0: Elsewhere(value, 0, value.nbytes)}, []
+            pieces = handover.pieces_of({0: value.nbytes})
+            outgoing = handover._Outgoing(parts, pieces, torch.device("cpu"))
+            with Made(made):
+                for number in range(len(pieces)):
+                    self.assertEqual(outgoing[number].nbytes, pieces[number].size)
+            self.assertLessEqual(max(made), PIECE, shape)
+            self.assertLessEqual(sum(made), 2 * value.nbytes + PIECE, shape)  # what is put together of several rows is copied twice
+
     def test_a_lack_of_memory_is_no_fault_of_a_program(self):
         one = handover.Handover(0, 2, None, None, lambda: False)
         for error in MemoryError(), OSError("a device fails"), torch.cuda.OutOfMemoryError("no room"), RuntimeError("can't allocate memory"):
@@ -66,11 +99,81 @@ class Plans(unittest.TestCase):
                     with self.subTest(repr(error)), self.assertRaisesRegex(RuntimeError, "^the state could not be had from peers: .*$"):
                         ask()
 
+    def test_a_lack_of_memory_in_the_programs_own_methods_is_no_fault_of_it(self):
+        """What a state_dict() copies, or a load_state_dict(), may be more than there is room for. What else they raise is the program's."""
+        lacks = [MemoryError(), torch.cuda.OutOfMemoryError("no room"), RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+                 RuntimeError("CUDA error: out of memory"), RuntimeError("std::bad_alloc")]  # fmt: skip
+        for method in "state_dict", "load_state_dict":
+            for error in *lacks, RuntimeError("size mismatch"), ValueError("no number"), OSError("no such file"):
+                with self.subTest(method, error=repr(error)):
+                    job, thing, one = self.job()
+                    setattr(thing, method, mock.Mock(side_effect=error))
+                    with mock.patch.object(job, "_handover", return_value=one), self.assertRaises(type(error) if error not in lacks else RuntimeError) as told:
+                        job._get_state()
+                    if error in lacks:
+                        self.assertRegex(str(told.exception), "^the state could not be had from peers: this rank has no memory for it .*$")
+                    else:
+                        self.assertIs(told.exception, error)
+                    self.assertEqual(one.began, method == "load_state_dict")
+
+    def test_who_has_no_memory_to_give_its_state_says_so(self):
+        for error in MemoryError(), torch.cuda.OutOfMemoryError("no room"), RuntimeError("DefaultCPUAllocator: can't allocate memory"):
+            with self.subTest(repr(error)):
+                job, thing, one = self.job()
+                thing.state_dict = mock.Mock(side_effect=error)
+                with mock.patch.object(job, "_handover", return_value=one):
+                    job._give_state()
+                image, why = one.given
+                self.assertIsNone(image)
+                self.assertRegex(repr(why), "the state could not be had from peers: this rank has no memory for it")
+        job, thing, one = self.job()
+        thing.state_dict = mock.Mock(side_effect=ValueError("no number"))
+        with mock.patch.object(job, "_handover", return_value=one), self.assertRaisesRegex(ValueError, "no number"):
+            job._give_state()
+
+    def job(self):
+        """A job, a thing of its state, and what stands for its part in a handover."""
+        thing = Plain(few=1)
+        job = elastic.join({"thing": thing}, backend="gloo")
+        self.addCleanup(job._close)
+        return job, thing, Exchange(job)
+
     def depth(self, found, giver, rank):
         steps = 0
         while rank != giver:
             rank, steps = found[rank].source, steps + 1
         return steps
+
+
+class Made(TorchDispatchMode):
+    """Notes of how many bytes the tensors are that are made."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.sizes = sizes
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        there = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)}
+        if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in there:
+            self.sizes.append(result.nbytes)
+        return result
+
+
+class Exchange:
+    """A handover in which others have the state of a job."""
+
+    def __init__(self, job):
+        self.state = {name: thing.state_dict() for name, thing in job._kept().items()}
+        self.began, self.given = False, None
+
+    def get(self, codec, existing, begins):
+        begins()
+        self.began = True
+        return {"step": 3}, self.state
+
+    def give(self, image, why=None):
+        self.given = image, why
 
 
 class Net(torch.nn.Module):
@@ -221,6 +324,24 @@ class Between(unittest.TestCase):
         for name, text in told.items():
             self.assertRegex(text, r"^a tensor of \[300, 300\] is .* share the model as they do$", name)
 
+    def test_values_that_share_some_memory_where_they_come_to(self):
+        """They begin at different places of it, or have it in another order: what comes last would be in the other one as well."""
+        cases = [
+            (2, {"what": "overlapping", "side": side, "how": how, "last": last})
+            for side in (30, 300, 2400)
+            for how in ("shifted", "turned", "repeated")
+            for last in (False, True)
+        ]
+        for (_, options), answers in zip(cases, together("tests_torch.test_handover", *cases), strict=True):
+            with self.subTest(**options):
+                self.assertEqual(answers[1], answers[0])
+
+    def test_one_value_that_has_two_places_in_one_memory(self):
+        cases = [(2, {"what": "twice", "side": side, "how": how}) for side in (30, 300) for how in ("shifted", "turned")]
+        for (_, options), answers in zip(cases, together("tests_torch.test_handover", *cases), strict=True):
+            with self.subTest(**options):
+                self.assertEqual(answers[1], answers[0])
+
     def test_conjugated_and_negated_values(self):
         cases = [(2, {"what": "lazy", "side": side}) for side in (30, 300)]
         for (_, options), answers in zip(cases, together("tests_torch.test_handover", *cases), strict=True):
@@ -233,12 +354,15 @@ class Between(unittest.TestCase):
             (3, {"what": "refused", "why": "cannot"}),
             (3, {"what": "refused", "why": "otherwise"}),
             (3, {"what": "refused", "why": "version"}),
+            (3, {"what": "refused", "why": "memory"}),
         ]
         for (_, options), answers in zip(cases, together("tests_torch.test_handover", *cases), strict=True):
             with self.subTest(**options):
                 self.assertEqual(len(answers), 3)
                 for answer in answers:
                     self.assertRegex(answer, "^RuntimeError: the state could not be had from peers: .*$")
+                if options["why"] == "memory":
+                    self.assertRegex(answers[0], "this rank has no memory for it .no room for it.$")
 
 
 def digest(state, opt):
@@ -291,6 +415,35 @@ def shared(rank, size, side):
     extra = Plain(average=net.weight.detach() if rank else torch.full((side, side), 5.0))
     exchange(rank, size, {"net": net, "extra": extra}, net, gives=rank == 0)
     return {"weight": net.weight.unique().tolist(), "average": extra.values["average"].unique().tolist()}
+
+
+def numbered(side, first):
+    return torch.arange(side * side, dtype=torch.float32).view(side, side) + first
+
+
+def places(side, how):
+    """Two of one shape in one memory."""
+    base = torch.zeros(side * side + 7)
+    first = base[: side * side].view(side, side)
+    return first, {"shifted": base[7:].view(side, side), "turned": first.t(), "repeated": base[:1].expand(side, side)}[how]
+
+
+def overlapping(rank, size, side, how, last):
+    net = torch.nn.Linear(side, side, bias=False)
+    weight, average = places(side, how) if rank else (numbered(side, 1.0), numbered(side, 5.0))
+    net.weight = torch.nn.Parameter(weight)
+    extra = Plain(average=average)
+    exchange(rank, size, {"net": net, "extra": extra} if last else {"extra": extra, "net": net}, net, gives=rank == 0)
+    return [bool(torch.equal(net.weight, numbered(side, 1.0))), bool(torch.equal(extra.values["average"], numbered(side, 5.0)))]
+
+
+def twice(rank, size, side, how):
+    """Values that are one where they come from."""
+    net, value = torch.nn.Linear(3, 3), numbered(side, 1.0)
+    first, second = places(side, how) if rank else (value, value)
+    extra = Plain(first=first, second=second)
+    exchange(rank, size, {"net": net, "extra": extra}, net, gives=rank == 0)
+    return [bool(torch.equal(one, value)) for one in extra.values.values()]
 
 
 def lazy(rank, size, side):
@@ -367,18 +520,19 @@ def refused(rank, size, why):
     version = handover.VERSION + (why == "version" and rank == 2)
     try:
         with mock.patch.object(handover, "VERSION", version):
-            exchange(rank, size, {"net": net, "extra": extra}, net, gives=rank < 2, can=why != "cannot")
+            lacks = handover.without_memory(MemoryError("no room for it")) if why == "memory" else None
+            exchange(rank, size, {"net": net, "extra": extra}, net, gives=rank < 2, can=why not in ("cannot", "memory"), why=lacks)
     except RuntimeError as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 
 
-def exchange(rank, size, state, net, gives, can=True, local=None):
+def exchange(rank, size, state, net, gives, can=True, why=None, local=None):
     codec = TensorCodec(lambda: [net], local=local).alike()
     one = handover.Handover(rank, size, None, None, lambda: False)
     now = {name: thing.state_dict() for name, thing in state.items()}
     if gives:
-        one.give(snapshot.Image(now, {"step": 4}, codec) if can else None)
+        one.give(snapshot.Image(now, {"step": 4}, codec) if can else None, why)
         return
     _, got = one.get(codec, now, lambda: None)
     for name, thing in state.items():

@@ -124,6 +124,27 @@ class State(unittest.TestCase):
         self.assertEqual((net[0].weight.data_ptr(), opt.param_groups[0]["lr"]), (place, rate))
         self.assertEqual({s["step"].item() for s in opt.state.values()}, {1})
 
+    def test_values_that_come_to_share_memory(self):
+        """They begin at different places of it, have it in another order, or share it with themselves: what comes last would be in the other
+        one as well."""
+        def numbered(first):
+            return torch.arange(90_000.0).view(300, 300) + first
+
+        base = torch.zeros(90_007)
+        first = base[:90_000].view(300, 300)
+        for second in base[7:].view(300, 300), first.t(), base[:1].expand(300, 300):
+            for order in "ab", "ba":
+                with self.subTest(order=order, strides=second.stride()):
+                    there = {"a": numbered(1.0), "b": numbered(5.0)}
+                    holder = Holder(**{name: there[name] for name in order})
+
+                    def change(holder=holder, second=second):
+                        holder.values |= {"a": first, "b": second}
+
+                    self.through_a_file(change, holder=holder)
+                    for name, want in there.items():
+                        self.assertTrue(torch.equal(holder.values[name], want), name)
+
     def test_other_tensors(self):
         columns = torch.arange(20, dtype=torch.bfloat16).reshape(4, 5).t()
         holder = Holder(a=columns, b=columns.shape, c=columns.dtype, d=torch.empty(0), e=torch.tensor(True))

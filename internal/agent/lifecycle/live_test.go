@@ -100,6 +100,10 @@ func TestWhatIsToldOfLiveState(t *testing.T) {
 // the history, and they go on with that where the operator wants it.
 func TestWhatIsLeftOfTheStateBefore(t *testing.T) {
 	left := func(slot int, what What) Said { return leaves(slot, what, 16) }
+	broken := func(round, parent, from uint64) []Event {
+		begins := with(going(directive(1, round, "b"), from, true), func(d *Directive) { d.World.Parent = parent })
+		return []Event{begins, aborting(begins, false)}
+	}
 	for name, c := range map[string]struct {
 		events []Event
 		step   uint64 // what both have; 0 for nothing
@@ -111,6 +115,17 @@ func TestWhatIsLeftOfTheStateBefore(t *testing.T) {
 			left(0, Faulted), left(1, Aborted), going(directive(1, 2, "b"), 17, true), aborting(directive(1, 2, "b"), false),
 			going(directive(1, 3, "c"), 17, true), aborting(directive(1, 3, "c"), false),
 		}, 16, true},
+		"of the world before the one before": {append([]Event{left(0, Aborted), left(1, Aborted)}, broken(3, 2, 17)...), 16, true},
+		"of one before that": {
+			append(append([]Event{left(0, Aborted), left(1, Aborted)}, broken(3, 2, 17)...), broken(4, 3, 17)...), 0, false,
+		},
+		"of one before that, twice": {
+			append(append([]Event{left(0, Aborted), left(1, Aborted)}, broken(3, 2, 17)...), broken(5, 4, 17)...), 0, false,
+		},
+		"of one before that, though it was in none since": {
+			append(append([]Event{left(0, Aborted), left(1, Aborted)}, broken(3, 2, 16)...), broken(4, 3, 17)...), 0, false,
+		},
+		"as far as the others, who may have made that step again": {append([]Event{left(0, Aborted), left(1, Aborted)}, broken(3, 2, 16)...), 0, false},
 		"of no history": {[]Event{left(0, Aborted), left(1, Aborted), going(directive(1, 2, "b"), 12, true), aborting(directive(1, 2, "b"), false)}, 0, false},
 		"not clean": {[]Event{
 			unclean(left(0, Aborted)), unclean(left(1, Aborted)), going(directive(1, 2, "b"), 17, true), aborting(directive(1, 2, "b"), false),

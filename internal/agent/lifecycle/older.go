@@ -35,5 +35,12 @@ func (s *slot) carries() uint64 {
 // to the history of both. An older one may be the newest that is left, when who had a newer is lost. That it had a fault in the world
 // before, or had finished, means nothing any more: others have judged that, and made this one.
 func (m *Machine) keepsState(s *slot) bool {
-	return s.world == m.in.World.Parent && s.of == s.world && s.step <= m.in.World.FromStep && s.keeps(s.step) && !s.raised && !s.ended
+	return (s.world == m.in.World.Parent && s.step <= m.in.World.FromStep || m.wasLeftOut(s)) && s.of == s.world && s.keeps(s.step) && !s.raised && !s.ended
+}
+
+// wasLeftOut is true for a process that has left the world that this worker was in before this one, which has followed on another one
+// without it. The operator knows whether a state of that world counts. One that is as far as this world, or further, may be of a step that
+// was made again in between, and nobody could tell it from that by its number.
+func (m *Machine) wasLeftOut(s *slot) bool {
+	return s.world != 0 && s.world == m.before && s.world != m.in.World.Parent && s.step < m.in.World.FromStep
 }

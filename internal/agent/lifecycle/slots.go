@@ -293,8 +293,11 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		// It still trains in the world before, or stands there and has a state that others may need.
 		return m.interrupt(now, i, s, fmt.Sprintf("the world goes on as round %d", m.in.Round))
 	case over && m.keepsState(s):
+		if s.world == m.in.World.Parent {
+			s.of = m.in.Round
+		}
 		s.world, s.kept, s.waiting = m.in.Round, true, WaitsAborted
-		s.of, s.parent, s.from = m.in.Round, m.in.World.Parent, m.in.World.FromStep
+		s.parent, s.from = m.in.World.Parent, m.in.World.FromStep
 		return []Effect{Tell{}}
 	case s.connection == 0 || !s.ready() || !m.supplied || over:
 		return nil
