@@ -43,6 +43,7 @@ func (s *survivor) left() []ledger.Left {
 			nodes[change.Pod.Name] = change.Pod.Spec.NodeName
 		}
 	}
+	planned := s.planned(writes)
 	var all []ledger.Left
 	members := map[int64][]string{}
 	var before *v1alpha1.TrainingJob
@@ -51,12 +52,31 @@ func (s *survivor) left() []ledger.Left {
 		if world != nil && ptr.Deref(world.Round, 0) > 0 && members[*world.Round] == nil {
 			members[*world.Round] = membersIn(written)
 			if before != nil && before.Status.World != nil && ptr.Deref(before.Status.World.Round, 0) > 0 {
-				all = append(all, s.leftFor(written, before, members, nodes))
+				left := s.leftFor(written, before, members, nodes)
+				// What a loss takes of a state in shards nobody has live.
+				if s.program.sharded && *world.Parent > 0 && !planned[*world.Round] {
+					left.Survivors = nil
+				}
+				all = append(all, left)
 			}
 		}
 		before = written
 	}
 	return all
+}
+
+// recoveries are why worlds end that nobody has stopped at a barrier.
+var recoveries = []string{"WorkerLost", "ProgramFailed", "Hung", "Retried", "Unreached"}
+
+// planned are the rounds of worlds that took the place of another one as planned, by the job's history.
+func (s *survivor) planned(writes []*v1alpha1.TrainingJob) map[int64]bool {
+	rounds := map[int64]bool{}
+	for _, written := range writes {
+		for _, resize := range written.Status.Resizes {
+			rounds[ptr.Deref(resize.Round, 0)] = !slices.Contains(recoveries, resize.Reason)
+		}
+	}
+	return rounds
 }
 
 // leftFor is what was left for a new world, by the job as it was before it.
