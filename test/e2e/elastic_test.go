@@ -28,7 +28,7 @@ type elasticJob struct {
 	logs    *framework.LogRecorder
 	worlds  *framework.WorldRecorder
 	history *framework.PodHistory
-	flags   []string
+	program program
 }
 
 // regroupTimeout is how long survivors that are too few wait for others in these tests.
@@ -45,11 +45,11 @@ func startElastic(ctx context.Context, min, max int32, flags ...string) *elastic
 // launchElastic submits a job that writes a ledger. change has the last word on its spec.
 func launchElastic(ctx context.Context, min, max int32, change func(*v1alpha1.TrainingJobSpec), flags ...string) *elasticJob {
 	GinkgoHelper()
-	return launchElasticIn(ctx, newNamespace(ctx), min, max, change, flags...)
+	return launchProgram(ctx, newNamespace(ctx), goProgram(flags...), min, max, change)
 }
 
-// launchElasticIn does so in a namespace that is there.
-func launchElasticIn(ctx context.Context, namespace string, min, max int32, change func(*v1alpha1.TrainingJobSpec), flags ...string) *elasticJob {
+// launchProgram submits a job of a program in a namespace that is there.
+func launchProgram(ctx context.Context, namespace string, program program, min, max int32, change func(*v1alpha1.TrainingJobSpec)) *elasticJob {
 	GinkgoHelper()
 	workers := labels.Set{v1alpha1.LabelJob: "digits"}
 	logs, err := cluster.RecordLogs(ctx, namespace, workers, "trainer")
@@ -62,9 +62,8 @@ func launchElasticIn(ctx context.Context, namespace string, min, max int32, chan
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(history.Stop)
 	recordOperator(ctx, namespace)
-	flags = append([]string{"--ledger", "--step-time=20ms", "--log-every=1"}, flags...)
-	e := &elasticJob{logs: logs, worlds: worlds, history: history, flags: flags}
-	builder := framework.NewJob("digits", flags...).Workers(min, max).MaxRestarts(1000)
+	e := &elasticJob{logs: logs, worlds: worlds, history: history, program: program}
+	builder := program.builder(ctx, namespace).Workers(min, max).MaxRestarts(1000)
 	e.job = submit(ctx, namespace, builder.With(func(spec *v1alpha1.TrainingJobSpec) {
 		spec.Failure.RegroupTimeout = &metav1.Duration{Duration: regroupTimeout}
 		change(spec)

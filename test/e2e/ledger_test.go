@@ -3,8 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -28,7 +26,7 @@ func (e *elasticJob) expectEachSampleOnce(ctx context.Context) ledger.Run {
 		run = e.told(ctx, g)
 		g.Expect(run.Check()).To(Succeed())
 	}, "20s", "1s").Should(Succeed())
-	Expect(run.CompareLosses(e.undisturbed(ctx), sameLoss)).To(Succeed())
+	Expect(run.CompareLosses(e.program.undisturbed(ctx, e.namespace), sameLoss)).To(Succeed())
 	return run
 }
 
@@ -51,7 +49,7 @@ func (e *elasticJob) told(ctx context.Context, g Gomega) ledger.Run {
 		run.Logs[name] = log
 		for _, line := range text {
 			var round, ranks int
-			_, _ = fmt.Sscanf(line, "round %d: %d ranks, %d images to train with", &round, &ranks, &run.Samples)
+			_, _ = fmt.Sscanf(line, "round %d: %d ranks, %d", &round, &ranks, &run.Samples)
 		}
 		for _, loss := range log.Losses {
 			run.Steps = loss.Steps
@@ -86,25 +84,4 @@ func (e *elasticJob) told(ctx context.Context, g Gomega) ledger.Run {
 		})
 	}
 	return run
-}
-
-// undisturbed runs the same training here, as one rank.
-func (e *elasticJob) undisturbed(ctx context.Context) []ledger.Loss {
-	GinkgoHelper()
-	program := filepath.Join(GinkgoT().TempDir(), "go-digits")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./examples/go-digits")
-	build.Dir = cluster.Checkout
-	out, err := build.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), string(out))
-	var flags []string
-	for _, flag := range e.flags {
-		if !strings.HasPrefix(flag, "--step-time") && !strings.HasPrefix(flag, "--eval-time") && flag != "--ledger" {
-			flags = append(flags, flag)
-		}
-	}
-	out, err = exec.CommandContext(ctx, program, flags...).Output()
-	Expect(err).NotTo(HaveOccurred())
-	log, err := ledger.Parse(string(out))
-	Expect(err).NotTo(HaveOccurred())
-	return log.Losses
 }

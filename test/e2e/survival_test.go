@@ -22,13 +22,22 @@ import (
 	"github.com/concertina-dev/concertina/test/storage/faulty"
 )
 
-const (
-	// epochsOfSurvival is how long each job of the campaign trains: 20 ms for a step make some two minutes, and what is done to it takes
-	// three more.
-	epochsOfSurvival = 260
-	// untroubled is how long a job may take to train again before what is wrong with nodes and with the storage ends.
-	untroubled = 40 * time.Second
-)
+// survivors are the programs of the campaign. Each trains for some two minutes, and what is done to its job takes three more.
+func survivors() []program {
+	return []program{
+		goSurvivor(260),
+		// Large enough for shares, of which each worker writes some.
+		pytorchProgram("PyTorch", 200, false, "--ballast=18"),
+		pytorchProgram("PyTorch in shards", 200, true, "--ballast=6"),
+	}
+}
+
+// goSurvivor has pieces of snapshots that are large enough for wrong bytes.
+func goSurvivor(epochs int) program {
+	p := goProgram(fmt.Sprintf("--epochs=%d", epochs), "--ballast=2097152")
+	p.steps = epochs * stepsOfAnEpoch
+	return p
+}
 
 // Nodes and the operator are hit here, so nothing else may run meanwhile.
 var _ = Describe("The state of a job", Serial, long, func() {
@@ -43,14 +52,17 @@ var _ = Describe("The state of a job", Serial, long, func() {
 			atLeast, err = time.ParseDuration(text)
 			Expect(err).NotTo(HaveOccurred(), "E2E_SURVIVAL is how long the campaign takes at least, such as 30m")
 		}
-		for began, number := time.Now(), 1; number == 1 || time.Since(began) < atLeast; number++ {
-			By(fmt.Sprintf("job %d", number))
-			newSurvivor(ctx, epochsOfSurvival).run(ctx)
+		programs := survivors()
+		random.Shuffle(len(programs), func(i, j int) { programs[i], programs[j] = programs[j], programs[i] })
+		for began, number := time.Now(), 0; number < len(programs) || time.Since(began) < atLeast; number++ {
+			program := programs[number%len(programs)]
+			By(fmt.Sprintf("job %d: %s", number+1, program.what))
+			newSurvivor(ctx, program).run(ctx)
 		}
 	})
 
 	It("is all there after a node was killed of which a snapshot was safe, and the storage is not read", func(ctx context.Context) {
-		s := newSurvivor(ctx, 150)
+		s := newSurvivor(ctx, goSurvivor(150))
 		s.world(ctx, 0, most)
 		var safe int64
 		Eventually(func(g Gomega) {
@@ -71,7 +83,7 @@ var _ = Describe("The state of a job", Serial, long, func() {
 	})
 
 	It("is what the newest durable checkpoint has after all nodes were killed", func(ctx context.Context) {
-		s := newSurvivor(ctx, 200)
+		s := newSurvivor(ctx, goSurvivor(200))
 		s.world(ctx, 0, most)
 		durable := func() int64 { return ptr.Deref(s.get(ctx).Status.Checkpoint.Step, 0) }
 		Eventually(durable, "90s", "20ms").Should(BeNumerically(">", 0))
@@ -88,7 +100,6 @@ var _ = Describe("The state of a job", Serial, long, func() {
 // survivor is a job with copies and a storage, and what is being done to it.
 type survivor struct {
 	*elasticJob
-	epochs  int
 	storage *hostStorage
 	// down are the nodes that have no power.
 	down []string
@@ -102,19 +113,19 @@ type survivor struct {
 	blame int
 }
 
-func newSurvivor(ctx context.Context, epochs int) *survivor {
+func newSurvivor(ctx context.Context, program program) *survivor {
 	GinkgoHelper()
 	storage := startHostStorage()
 	namespace := newNamespace(ctx)
 	storage.secret(ctx, namespace)
-	e := launchElasticIn(ctx, namespace, fewest, most, func(spec *v1alpha1.TrainingJobSpec) {
+	e := launchProgram(ctx, namespace, program, fewest, most, func(spec *v1alpha1.TrainingJobSpec) {
 		spec.Failure.RegroupTimeout = &metav1.Duration{Duration: 5 * time.Minute}
 		spec.Failure.MaxBackOff = &metav1.Duration{Duration: 10 * time.Second}
 		spec.Checkpoint.Copies = ptr.To[int32](2)
 		spec.Checkpoint.Storage = &v1alpha1.StorageSpec{URL: storage.url, SecretName: "s3"}
 		spec.Checkpoint.Interval = &metav1.Duration{Duration: 10 * time.Second}
-	}, fmt.Sprintf("--epochs=%d", epochs), "--ballast=2097152") // pieces that are large enough for wrong bytes
-	s := &survivor{elasticJob: e, epochs: epochs, storage: storage, restarted: map[string]uint64{}, released: map[int32]bool{}}
+	})
+	s := &survivor{elasticJob: e, storage: storage, restarted: map[string]uint64{}, released: map[int32]bool{}}
 	DeferCleanup(s.powerOn)
 	s.trains(ctx)
 	return s
@@ -129,7 +140,7 @@ var survivals = map[string]int{
 func (s *survivor) run(ctx context.Context) {
 	GinkgoHelper()
 	var deck []string
-	for number := 1; s.step() < s.epochs*stepsOfAnEpoch*3/4; number++ {
+	for number := 1; s.step() < s.program.steps*3/4; number++ {
 		if len(deck) == 0 {
 			for _, name := range slices.Sorted(maps.Keys(survivals)) {
 				deck = append(deck, slices.Repeat([]string{name}, survivals[name])...)
@@ -140,15 +151,15 @@ func (s *survivor) run(ctx context.Context) {
 		deck = deck[1:]
 		after := s.step()
 		what := s.disturb(ctx, name)
-		By(fmt.Sprintf("%d, after step %d of %d: %s", number, after, s.epochs*stepsOfAnEpoch, what))
+		By(fmt.Sprintf("%d, after step %d of %d: %s", number, after, s.program.steps, what))
 		// Some come at once, some meet a world that trains again.
 		if random.IntN(3) > 0 {
 			s.goesOn(ctx)
 		}
 	}
 	s.ends(ctx)
-	AddReportEntry("a job that survived", fmt.Sprintf("%d attempts, %d rounds, faults of the storage %v",
-		*s.get(ctx).Status.Attempt, *s.get(ctx).Status.World.Round, s.storage.Faults()))
+	AddReportEntry("a job that survived", fmt.Sprintf("%s: %d attempts, %d rounds, faults of the storage %v",
+		s.program.what, *s.get(ctx).Status.Attempt, *s.get(ctx).Status.World.Round, s.storage.Faults()))
 }
 
 // disturb does one thing to the job, and says what.
@@ -307,7 +318,7 @@ func (s *survivor) goesOn(ctx context.Context) {
 	round := *s.get(ctx).Status.World.Round
 	step, began, more := s.step(), time.Now(), random.IntN(300)
 	Eventually(func(g Gomega) {
-		if time.Since(began) > untroubled {
+		if time.Since(began) > s.program.slowness {
 			s.storage.heal()
 			s.powerOn(ctx)
 		}

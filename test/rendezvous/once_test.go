@@ -42,7 +42,8 @@ func newCampaign(t *testing.T, seed uint64, shards, changes int) *campaign {
 	if err := os.WriteFile(c.slow, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.command, c.extra = inPyTorch(t, "python3", "-m", "tests_torch.once", strconv.Itoa(shards), strconv.Itoa(onceEpochs), c.slow)
+	c.command, c.extra = inPyTorch(t, "python3", "-m", "tests_torch.once", fmt.Sprintf("--stream=%d", shards),
+		fmt.Sprintf("--epochs=%d", onceEpochs), "--slow-while="+c.slow)
 	c.startMore(3)
 	c.settles()
 	return c
@@ -169,7 +170,8 @@ func (c *campaign) ends() {
 // alone is what the program prints where nobody disturbs it.
 func (c *campaign) alone(shards int) string {
 	c.t.Helper()
-	command, extra := inPyTorch(c.t, "python3", "-m", "tests_torch.once", strconv.Itoa(shards), strconv.Itoa(onceEpochs), c.slow)
+	command, extra := inPyTorch(c.t, "python3", "-m", "tests_torch.once", fmt.Sprintf("--stream=%d", shards),
+		fmt.Sprintf("--epochs=%d", onceEpochs), "--slow-while="+c.slow)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Stderr = append(os.Environ(), extra...), os.Stderr
 	out, err := cmd.Output()
