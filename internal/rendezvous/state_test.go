@@ -34,9 +34,9 @@ var follows = map[State]struct{ heard, answered []State }{
 	StateRegrouping: {heard: []State{StateInheriting, StateLeaving, StateRenewing, StateFailed}},
 	StateRenewing: {heard: []State{StateFailed}, answered: []State{StateInheriting, StateLeaving, StateRegrouping, StateEntering,
 		StateFailed}},
-	StateFinishing:  {},
-	StateFailed:     {},
-	StateOver:       {},
+	StateFinishing: {},
+	StateFailed:    {},
+	StateOver:      {},
 }
 
 // mayFollow says whether an event may lead from one state to another.
