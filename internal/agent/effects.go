@@ -95,6 +95,8 @@ func (a *agent) carryOutTalk(effect lifecycle.Effect) {
 		a.keeper.Trust(effect.Term, []byte(effect.Key))
 	case lifecycle.Enter:
 		a.keeper.Enter(effect.Round, effect.World.FromStep, effect.Continues, idOf(effect.World.Snapshot))
+	case lifecycle.Keep:
+		a.keeper.Keep(effect.Round, effect.Step)
 	case lifecycle.Fetch:
 		a.fetch(effect)
 	case lifecycle.FetchAhead:

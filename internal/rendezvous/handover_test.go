@@ -561,3 +561,51 @@ func TestOnlyAStateOfTheWorldsHistoryIsOlderAndGood(t *testing.T) {
 		}
 	}
 }
+
+// Who was left out of one world, and hears of the next one only once that is over, is the only one with a state, and another one needs it: it
+// saves it at once, though it was never in the world that is left.
+func TestWhoWasLeftOutGivesItsState(t *testing.T) {
+	for name, heard := range map[string]bool{"it heard of the world in time": true, "it hears of it once it is over": false} {
+		t.Run(name, func(t *testing.T) {
+			f, l := handing(t, 3)
+			f.minimum = 1
+			top := f.allInAStep()
+			away := f.pods["p02"]
+			for _, p := range f.pods {
+				p.process.writing = false
+			}
+			f.cut(away, true)
+			f.drop(away, l)
+			away.want.Lost = "its node is not ready"
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.until(l, "a second world trains", func() bool { return f.done[2] > top })
+			f.minimum, f.target = 2, 4
+			away.unheard, away.apart, away.want.Lost = false, false, ""
+			f.makePod()
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.until(l, "a third is to be handed its state", func() bool {
+				w := l.machine.writing
+				return w != nil && w.plan != nil && w.plan.handover && l.writing != nil
+			})
+			for _, p := range f.pods {
+				p.queue = nil
+			}
+			f.finishWrite(l)
+			if heard {
+				f.meet(l, f.pods["p02"])
+				f.meet(l, f.pods["p03"])
+			}
+			for _, uid := range []string{"p00", "p01"} {
+				f.end(f.pods[uid])
+				f.pods[uid].want.Lost, f.pods[uid].want.Ended = "it has ended", true
+			}
+			away.queue, f.pods["p03"].queue = nil, nil // what was not delivered is overtaken
+			_ = f.handle(l, GangExpected{f.gang()})
+			mine, began := away.process.made(), f.now
+			f.turns(l, 120)
+			if r := f.record; l.machine.fatal != "" || r.Round != 4 || r.FromStep != mine || f.done[4] <= mine {
+				t.Errorf("after %v: failed for %q; round %d begins after step %d, p02 has %d", f.now.Sub(began), l.machine.fatal, r.Round, r.FromStep, mine)
+			}
+		})
+	}
+}

@@ -144,10 +144,12 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 			return nil, true
 		}
 	}
-	if len(lives) == 0 || lives[0].step == 0 {
+	// Of a newer one only some processes of a worker may be clean, as when others of it have got nothing yet of what was handed over.
+	whole := slices.IndexFunc(lives, func(l live) bool { return len(l.keep) > 0 })
+	if whole < 0 || lives[whole].step == 0 {
 		return nil, false
 	}
-	return m.goOnAlone(p, &lives[0], held)
+	return m.goOnAlone(p, &lives[whole], held)
 }
 
 // onlyLostHold says whether a snapshot cannot be had without members that were lost.
@@ -224,15 +226,16 @@ func (m *Machine) saveLive(now time.Time, l *live) bool {
 	if m.writing != nil {
 		return true // another plan is being made durable, and may stand
 	}
-	if r.saver == "" || r.saveStep != l.step {
+	next := slices.IndexFunc(l.savers, func(uid string) bool { return !r.failed[uid] })
+	if next >= 0 && (r.saver == "" || r.saveStep != l.step) {
 		r.savesSince = now
 	}
-	if now.Sub(r.savesSince) >= saversAtMost*m.gang.BarrierTimeout {
+	if next >= 0 && now.Sub(r.savesSince) >= saversAtMost*m.gang.BarrierTimeout {
 		for _, uid := range l.savers {
 			r.failed[uid] = true
 		}
+		next = -1
 	}
-	next := slices.IndexFunc(l.savers, func(uid string) bool { return !r.failed[uid] })
 	if next < 0 {
 		if r.saveStep == l.step && r.saver != "" {
 			r.saver, m.out.Publish = "", true

@@ -98,6 +98,35 @@ func TestOnlyAWholeWorkerHandsItsStateOver(t *testing.T) {
 	}
 }
 
+// Who has all of a state goes on alone with it where nobody can save it, also where a process of another worker is a step further.
+func TestAWholeWorkerGoesOnAloneBesideAHalfNewOne(t *testing.T) {
+	m, p := brokenWorld(map[string][]int{"a": {8, 7}, "b": {7, 7}})
+	m.broken.failed["a"], m.broken.failed["b"] = true, true
+	next, serves := m.goOnLive(time.Unix(1e9, 0), p)
+	if next == nil || !serves || next.fromStep != 7 || len(next.members) != 1 || next.members[0].UID != "b" || !next.live["b"] {
+		t.Errorf("live state serves: %v; the plan is %+v", serves, next)
+	}
+}
+
+// How long members may be asked to save a state is not counted anew for one that nobody can save.
+func TestSaversOfAnOlderStateHaveSoMuchTime(t *testing.T) {
+	m, p := brokenWorld(map[string][]int{"a": {8, -1}, "b": {7, 7}, "c": {7, 7}, "d": {7, 7}, "e": {-1, -1}})
+	m.gang.Target = 5
+	m.broken.failed["a"] = true
+	now := time.Unix(1e9, 0)
+	asked := map[string]bool{}
+	for range 100 {
+		now = now.Add(10 * time.Second)
+		if next, _ := m.goOnLive(now, p); next != nil {
+			break
+		}
+		asked[m.broken.saver] = true
+	}
+	if took := now.Sub(time.Unix(1e9, 0)); len(asked) > saversAtMost || took > saversAtMost*m.gang.BarrierTimeout+20*time.Second {
+		t.Errorf("%v were asked in %s", asked, took)
+	}
+}
+
 // What the processes that follow have is not known yet.
 func TestAProcessThatHasYetToLeaveIsWaitedFor(t *testing.T) {
 	m, p := brokenWorld(map[string][]int{"a": {8, 8}, "b": {8, -1}})

@@ -294,6 +294,8 @@ func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 		w.say(effect.Connection, w.abort)
 	case lifecycle.Enter:
 		w.enter(effect)
+	case lifecycle.Keep:
+		w.lasts[effect.Round] = max(w.lasts[effect.Round], effect.Step)
 	case lifecycle.Fetch:
 		w.pending = append(w.pending, w.fetched(effect))
 	case lifecycle.FetchShards:

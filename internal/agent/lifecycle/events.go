@@ -155,6 +155,10 @@ type Enter struct {
 	Continues bool
 }
 
+// Keep says that a process has left an earlier round with a state that counts in the present world, though that does not continue the round:
+// its snapshots up to that step, if it writes any, are valid as well.
+type Keep struct{ Round, Step uint64 }
+
 // Fetch gets a world's snapshot. Fetched answers.
 type Fetch struct {
 	Round   uint64
@@ -268,6 +272,7 @@ func (Start) isEffect()       {}
 func (Remember) isEffect()    {}
 func (Trust) isEffect()       {}
 func (Enter) isEffect()       {}
+func (Keep) isEffect()        {}
 func (Fetch) isEffect()       {}
 func (FetchAhead) isEffect()  {}
 func (FetchShards) isEffect() {}

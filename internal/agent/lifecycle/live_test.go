@@ -126,6 +126,9 @@ func TestWhatIsLeftOfTheStateBefore(t *testing.T) {
 			append(append([]Event{left(0, Aborted), left(1, Aborted)}, broken(3, 2, 16)...), broken(4, 3, 17)...), 0, false,
 		},
 		"as far as the others, who may have made that step again": {append([]Event{left(0, Aborted), left(1, Aborted)}, broken(3, 2, 16)...), 0, false},
+		"of the very step, and another one was to come": {
+			[]Event{left(0, Aborted), left(1, Aborted), going(directive(1, 2, "b"), 16, true), aborting(directive(1, 2, "b"), false)}, 0, false,
+		},
 		"of no history": {[]Event{left(0, Aborted), left(1, Aborted), going(directive(1, 2, "b"), 12, true), aborting(directive(1, 2, "b"), false)}, 0, false},
 		"not clean": {[]Event{
 			unclean(left(0, Aborted)), unclean(left(1, Aborted)), going(directive(1, 2, "b"), 17, true), aborting(directive(1, 2, "b"), false),

@@ -33,9 +33,12 @@ func (s *slot) carries() uint64 {
 // keepsState is true for a process that has left the world before that of this worker with the state that this one begins
 // with, or an older one. When this one is over before the process was in it, that state is as good as one left there: it belongs
 // to the history of both. An older one may be the newest that is left, when who had a newer is lost. That it had a fault in the world
-// before, or had finished, means nothing any more: others have judged that, and made this one.
+// before, or had finished, means nothing any more: others have judged that, and made this one. One of the very step counts only where the
+// operator goes on with it: where it has this worker get another one, that may be of another history.
 func (m *Machine) keepsState(s *slot) bool {
-	return (s.world == m.in.World.Parent && s.step <= m.in.World.FromStep || m.wasLeftOut(s)) && s.of == s.world && s.keeps(s.step) && !s.raised && !s.ended
+	in := &m.in.World
+	fromParent := s.world == in.Parent && (s.step < in.FromStep || s.step == in.FromStep && !in.Restore)
+	return (fromParent || m.wasLeftOut(s)) && s.of == s.world && s.keeps(s.step) && !s.raised && !s.ended
 }
 
 // wasLeftOut is true for a process that has left the world that this worker was in before this one, which has followed on another one

@@ -293,12 +293,15 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		// It still trains in the world before, or stands there and has a state that others may need.
 		return m.interrupt(now, i, s, fmt.Sprintf("the world goes on as round %d", m.in.Round))
 	case over && m.keepsState(s):
+		effects := []Effect{Tell{}}
 		if s.world == m.in.World.Parent {
 			s.of = m.in.Round
+		} else {
+			effects = append(effects, Keep{Round: s.world, Step: s.step})
 		}
 		s.world, s.kept, s.waiting = m.in.Round, true, WaitsAborted
 		s.parent, s.from = m.in.World.Parent, m.in.World.FromStep
-		return []Effect{Tell{}}
+		return effects
 	case s.connection == 0 || !s.ready() || !m.supplied || over:
 		return nil
 	case s.saving != 0:

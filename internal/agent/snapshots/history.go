@@ -1,6 +1,10 @@
 package snapshots
 
-import "github.com/concertina-dev/concertina/internal/checkpoint"
+import (
+	"slices"
+
+	"github.com/concertina-dev/concertina/internal/checkpoint"
+)
 
 // span is the steps of one round that belong to a history: those up to last.
 type span struct{ round, last uint64 }
@@ -36,6 +40,18 @@ func (h history) enter(round, fromStep uint64, continues bool, named *checkpoint
 	}
 	next.spans = append(next.spans, span{round, unbounded})
 	return next
+}
+
+// with is the history with the steps of an earlier round up to last.
+func (h history) with(round, last uint64) history {
+	spans := slices.Clone(h.spans)
+	for i := range spans {
+		if spans[i].round == round {
+			spans[i].last = max(spans[i].last, last)
+			return history{spans, h.named}
+		}
+	}
+	return history{slices.Insert(spans, max(0, len(spans)-1), span{round, last}), h.named}
 }
 
 // endsIn says whether a round is the present one.

@@ -166,6 +166,13 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	})
 }
 
+// Keep says that what is written from now on of a round, up to a step, counts in the world that the worker is in.
+func (k *Keeper) Keep(round, last uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.history = k.history.with(round, last)
+}
+
 // do has something done after all that was asked before.
 func (k *Keeper) do(work func()) {
 	select {

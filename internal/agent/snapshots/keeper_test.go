@@ -116,6 +116,13 @@ func TestWhatBelongsToTheHistoryStays(t *testing.T) {
 	f.Enter(7, 8, false, &checkpoint.ID{Round: 2, Step: 8})
 	f.settled()
 	f.holds(id(2, 8))
+
+	// But what a process has from before may count as well.
+	f.Keep(3, 7)
+	f.take(3, 8)
+	f.take(3, 7)
+	f.take(2, 7)
+	f.holds(id(3, 7), id(2, 8))
 }
 
 // A program that writes faster than its files are read leaves the newest to be taken over, and nothing else.
