@@ -52,6 +52,8 @@ type scores struct {
 	// listing is who lists the storage; nil for nobody. listed is true once somebody has.
 	listing *listing
 	listed  bool
+	// told is true once the controller's record was taken over.
+	told bool
 	// trouble says why a state that was evaluated is not kept, or nothing is known of how good it is; empty for nothing.
 	trouble string
 }
@@ -76,9 +78,11 @@ func (m *Machine) wantsBest() *Best {
 	return nil
 }
 
-// expectBest takes over what the controller knows of the storage.
+// expectBest takes over what the controller knows of the storage, once in an attempt: after that the controller knows it by this leader,
+// and what it says again may be older than what was found in the storage.
 func (m *Machine) expectBest() {
-	if b := m.wantsBest(); b != nil {
+	if b := m.wantsBest(); b != nil && !m.scores.told {
+		m.scores.told = true
 		for _, known := range b.Known {
 			m.keepInMind(b, known)
 		}
