@@ -52,6 +52,8 @@ type scores struct {
 	// listing is who lists the storage; nil for nobody. listed is true once somebody has.
 	listing *listing
 	listed  bool
+	// denied are paths that a worker told of, or the record, before the storage was listed, and that are not among the best there.
+	denied []string
 	// told is true once the controller's record was taken over.
 	told bool
 	// trouble says why a state that was evaluated is not kept, or nothing is known of how good it is; empty for nothing.
@@ -93,7 +95,7 @@ func (m *Machine) expectBest() {
 func (m *Machine) keepInMind(b *Best, of Kept) bool {
 	s := &m.scores
 	s.waiting = slices.DeleteFunc(s.waiting, func(w Score) bool { return w.of(of.Round, of.Step) })
-	if slices.ContainsFunc(s.kept, func(k Kept) bool { return k.Path == of.Path }) {
+	if slices.Contains(s.denied, of.Path) || slices.ContainsFunc(s.kept, func(k Kept) bool { return k.Path == of.Path }) {
 		return false
 	}
 	all := append(slices.Clone(s.kept), of)
@@ -220,6 +222,8 @@ func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why stri
 	switch {
 	case m.keepsIt(w), w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w):
 		return true, "" // that step is made, and evaluated, again; or others are better
+	case m.durable.Path != "" && sameState(of, m.durable.Snapshot) && slices.Contains(m.scores.denied, m.durable.Path):
+		return true, "" // it had its score, and is there no more
 	case m.durable.Path != "" && sameState(of, m.durable.Snapshot), m.uploading != nil && sameState(of, m.uploading.snapshot):
 		return false, ""
 	case m.durable.Path == "" && !newerSnapshot(of, Durable{Snapshot{Round: known.KnownRound, Step: known.Known}, "known"}):

@@ -518,7 +518,7 @@ func TestAnotherOneListsTheStorage(t *testing.T) {
 	if seen := next.machine.Observe(f.now); seen.BestListed || !slices.Equal(seen.kept(), []uint64{second, told}) {
 		t.Fatalf("%v are the best, and the storage is listed: %v", seen.kept(), seen.BestListed)
 	}
-	for range 30 {
+	for range 60 {
 		f.pass(5 * time.Second)
 		f.turns(next, 1)
 	}
@@ -543,5 +543,45 @@ func TestAnOldRecordBringsNothingBack(t *testing.T) {
 	f.turns(next, 10)
 	if seen := next.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step}) || seen.Missed != "" {
 		t.Errorf("%+v are the best, it says %q, and step %d was evaluated", seen.Best, seen.Missed, step)
+	}
+}
+
+// What the storage has no more does not come back by the word of who has made it durable.
+func TestWhatIsDeletedStaysForgottenThoughItsWorkerTellsOfIt(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.evaluate(l, 0.9)
+	f.storage.Best.Known = l.machine.Observe(f.now).Best
+	if len(f.storage.Best.Known) != 1 {
+		t.Fatalf("%+v are the best", f.storage.Best.Known)
+	}
+	f.shelf.kept, f.shelf.scores = nil, map[string]float64{}
+	next := f.succeeded(l)
+	f.until(next, "the storage was listed", func() bool { return next.machine.Observe(f.now).BestListed })
+	f.turns(next, 6)
+	if seen := next.machine.Observe(f.now); len(seen.Best) > 0 || seen.BestWaits {
+		t.Errorf("%+v are the best, and the storage has none; one waits: %v", seen.Best, seen.BestWaits)
+	}
+	step := f.evaluate(next, 0.5)
+	if seen := next.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step}) {
+		t.Errorf("%+v are the best, and step %d was evaluated", seen.Best, step)
+	}
+}
+
+// A storage that answers nobody soon is given more time after each three that were asked, however many could be.
+func TestWhoListsTheStorageHasMoreTimeAfterThree(t *testing.T) {
+	f, l := graded(t, false, time.Hour)
+	l = f.knows(l)
+	var took []time.Duration
+	for number, since := l.machine.scores.listing.number, l.machine.scores.listing.since; len(took) < 7; {
+		f.pass(5 * time.Second)
+		f.turns(l, 1)
+		if on := l.machine.scores.listing; on.number != number {
+			took = append(took, on.since.Sub(since).Round(time.Minute))
+			number, since = on.number, on.since
+		}
+	}
+	const two, four = 2 * time.Minute, 4 * time.Minute
+	if want := []time.Duration{two, two, two, four, four, four, 2 * four}; !slices.Equal(took, want) {
+		t.Errorf("they had %v, and were to have %v", took, want)
 	}
 }
