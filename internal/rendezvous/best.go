@@ -46,6 +46,8 @@ type scores struct {
 	// waiting are those of states that may become durable; next is the one that does next, which members keep.
 	waiting []Score
 	next    *Snapshot
+	// doubted are the newest of those that are not among the best by what is known before the storage was listed, which may be wrong.
+	doubted []Score
 	// kept are those in the storage, the best first. marking is a score that is being put beside a checkpoint that is there.
 	kept    []Kept
 	marking *marking
@@ -69,8 +71,11 @@ type marking struct {
 	hung         bool
 }
 
-// mostWaiting is how many states may wait.
-const mostWaiting = 16
+// mostWaiting is how many states may wait, mostDoubted how many for the storage to be listed.
+const (
+	mostWaiting = 16
+	mostDoubted = 8
+)
 
 // wantsBest is which checkpoints are kept for their scores; nil for none.
 func (m *Machine) wantsBest() *Best {
@@ -188,6 +193,11 @@ func (m *Machine) findNext(b *Best) *Score {
 	if len(s.waiting) > 0 {
 		states := m.states()
 		s.waiting = slices.DeleteFunc(s.waiting, func(w Score) bool {
+			if !s.listed && !m.keepsIt(&w) && !m.isGood(b, &w) {
+				s.doubted = append(s.doubted, w)
+				s.doubted = s.doubted[max(len(s.doubted)-mostDoubted, 0):]
+				return true
+			}
 			gone, why := m.isGone(b, &w, states)
 			if why != "" {
 				m.missScored(b, w, why)
@@ -236,6 +246,14 @@ func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why stri
 		return true, "the workers hold no whole snapshot of it"
 	}
 	return false, ""
+}
+
+// judgeAgain has those states wait once more that were not among the best by what was known before the storage was listed.
+func (m *Machine) judgeAgain() {
+	s := &m.scores
+	s.waiting, s.doubted = append(s.doubted, s.waiting...), nil
+	slices.SortStableFunc(s.waiting, func(x, y Score) int { return cmp.Or(cmp.Compare(x.Round, y.Round), cmp.Compare(x.Step, y.Step)) })
+	s.waiting = s.waiting[max(len(s.waiting)-mostWaiting, 0):]
 }
 
 // missScored notes that a state with a score is not kept.

@@ -585,3 +585,22 @@ func TestWhoListsTheStorageHasMoreTimeAfterThree(t *testing.T) {
 		t.Errorf("they had %v, and were to have %v", took, want)
 	}
 }
+
+// A state that is not among the best only by a record that is wrong is judged again once the storage was listed.
+func TestAStateIsJudgedAgainOnceTheStorageIsListed(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.storage.Best.Keep, f.shelf.best.Keep = 1, 1
+	l = f.knows(l, Kept{Round: 1, Step: 1, Path: "job/1-1", Score: 0.99})
+	var steps []uint64
+	for i := range mostDoubted + 4 {
+		steps = append(steps, f.evaluate(l, 0.5+float64(i)/100))
+	}
+	if seen := l.machine.Observe(f.now); len(f.shelf.kept) > 0 || seen.BestListed || len(l.machine.scores.doubted) != mostDoubted {
+		t.Fatalf("%d checkpoints were made, and %+v are doubted", len(f.shelf.kept), l.machine.scores.doubted)
+	}
+	f.shelf.mum = nil
+	f.turns(l, 20)
+	if seen := l.machine.Observe(f.now); !seen.BestListed || !slices.Equal(seen.kept(), steps[len(steps)-1:]) || len(l.machine.scores.doubted) > 0 {
+		t.Errorf("listed: %v, %+v are the best of %v, it says %q", seen.BestListed, seen.Best, steps, seen.Missed)
+	}
+}

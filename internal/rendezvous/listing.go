@@ -110,5 +110,6 @@ func (m *Machine) hearListed(mem *member, b *Best) {
 			m.note(notedDurable, "checkpoint %s, of step %d, was found in the storage, and is one of the best", k.Path, k.Step)
 		}
 	}
+	m.judgeAgain()
 	m.findNext(b)
 }
