@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,14 +61,22 @@ func (p *planner) refreshBest() {
 	p.describeBest(best, next)
 }
 
-// describeBest writes BestKept, once something is known: a leader that has just begun leaves what the one before it has said.
+// describeBest writes BestKept. That a state was missed stays until one is kept that the status does not know of: neither a leader that
+// has just begun, and has missed nothing, nor an evaluation that is none of the best changes that. What was said by another metric goes,
+// and so does what was said of checkpoints that are there no more.
 func (p *planner) describeBest(best score.Best, kept []v1alpha1.BestCheckpoint) {
+	told, known := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionBestKept), p.Job.Status.Checkpoint.Best
+	stays := told != nil && told.Status == metav1.ConditionFalse
+	isNew := func(k v1alpha1.BestCheckpoint) bool {
+		return !slices.ContainsFunc(known, func(of v1alpha1.BestCheckpoint) bool { return of.Location == k.Location && of.Metric == k.Metric })
+	}
+	isOfAnother := func(k v1alpha1.BestCheckpoint) bool { return k.Metric != best.Metric }
 	switch why := p.World.Missed; {
-	case best.Keep == 0:
+	case best.Keep == 0, why == "" && len(kept) == 0 && (!stays || slices.ContainsFunc(known, isOfAnother)):
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionBestKept)
 	case why != "":
 		p.set(v1alpha1.ConditionBestKept, metav1.ConditionFalse, v1alpha1.EventBestMissed, why)
-	case len(kept) > 0:
+	case len(kept) > 0 && (!stays || slices.ContainsFunc(kept, isNew)):
 		p.set(v1alpha1.ConditionBestKept, metav1.ConditionTrue, v1alpha1.EventBestCheckpoint,
 			fmt.Sprintf("the best checkpoint is of the state after step %d, with %s %s", value(kept[0].Step), kept[0].Metric, kept[0].Score))
 	}

@@ -146,6 +146,63 @@ func TestTheConditionOfTheBest(t *testing.T) {
 	}
 }
 
+// That a state was missed is not over with another leader, nor with an evaluation that is none of the best; what was said by another
+// metric, or of checkpoints that are there no more, is.
+func TestTheConditionOfTheBestOutlivesALeader(t *testing.T) {
+	job := trains(2, withStorage, byLoss)
+	state := elasticState(job, crewOf(job)...)
+	condition := func() metav1.Condition {
+		plan := look(state)
+		state.Job.Status.Conditions, state.Job.Status.Checkpoint.Best = plan.Status.Conditions, plan.Status.Checkpoint.Best
+		return value(meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionBestKept))
+	}
+	first := rendezvous.Kept{Round: 3, Step: 40, Path: "team/digits/uid/attempt-1/3-40", Score: 0.25}
+	state.World.Best = []rendezvous.Kept{first}
+	if told := condition(); told.Status != metav1.ConditionTrue {
+		t.Fatalf("it says %+v", told)
+	}
+	state.World.Missed = "evaluations report NaN"
+	missed := condition()
+	if missed.Status != metav1.ConditionFalse {
+		t.Fatalf("it says %+v", missed)
+	}
+	state.World.Missed = "" // an evaluation that is not kept
+	if told := condition(); told != missed {
+		t.Errorf("nothing new is kept, and it says %+v", told)
+	}
+	state.World.Best = nil // the next leader
+	if told := condition(); told != missed {
+		t.Errorf("the next leader says %+v", told)
+	}
+	state.World.Best, state.World.BestListed = []rendezvous.Kept{first}, true // which has listed what was known
+	if told := condition(); told != missed {
+		t.Errorf("the next leader has found what was known, and says %+v", told)
+	}
+	second := rendezvous.Kept{Round: 3, Step: 60, Path: "team/digits/uid/attempt-1/3-60", Score: 0.5}
+	state.World.Best = append(state.World.Best, second)
+	if told := condition(); told.Status != metav1.ConditionTrue || !strings.Contains(told.Message, "after step 40,") {
+		t.Errorf("another one is kept, and it says %+v", told)
+	}
+	state.World.Best = []rendezvous.Kept{second} // and the first was deleted
+	if told := condition(); told.Status != metav1.ConditionTrue || !strings.Contains(told.Message, "after step 60,") {
+		t.Errorf("one is there no more, and it says %+v", told)
+	}
+	told := state.Job.DeepCopy()
+	state.World.Best = nil
+	if told := condition(); told.Type != "" {
+		t.Errorf("none is there any more, and it says %+v", told)
+	}
+	for name, status := range map[string]metav1.ConditionStatus{"kept": metav1.ConditionTrue, "missed": metav1.ConditionFalse} {
+		state.Job = told.DeepCopy()
+		state.World.BestListed = false
+		meta.FindStatusCondition(state.Job.Status.Conditions, v1alpha1.ConditionBestKept).Status = status
+		state.Job.Spec.Checkpoint.Storage.Best.Metric = "accuracy"
+		if told := condition(); told.Type != "" {
+			t.Errorf("%s by another metric, it says %+v", name, told)
+		}
+	}
+}
+
 // A job that ends without a single best checkpoint says why.
 func TestTheEndWithoutTheBest(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -46,12 +46,18 @@ type scores struct {
 	// waiting are those of states that may become durable; next is the one that does next, which members keep.
 	waiting []Score
 	next    *Snapshot
+	// doubted are the newest of those that are not among the best by what is known before the storage was listed, which may be wrong.
+	doubted []Score
 	// kept are those in the storage, the best first. marking is a score that is being put beside a checkpoint that is there.
 	kept    []Kept
 	marking *marking
 	// listing is who lists the storage; nil for nobody. listed is true once somebody has.
 	listing *listing
 	listed  bool
+	// denied are paths that a worker told of, or the record, before the storage was listed, and that are not among the best there.
+	denied []string
+	// told is true once the controller's record was taken over.
+	told bool
 	// trouble says why a state that was evaluated is not kept, or nothing is known of how good it is; empty for nothing.
 	trouble string
 }
@@ -65,8 +71,11 @@ type marking struct {
 	hung         bool
 }
 
-// mostWaiting is how many states may wait.
-const mostWaiting = 16
+// mostWaiting is how many states may wait, mostDoubted how many for the storage to be listed.
+const (
+	mostWaiting = 16
+	mostDoubted = 8
+)
 
 // wantsBest is which checkpoints are kept for their scores; nil for none.
 func (m *Machine) wantsBest() *Best {
@@ -76,9 +85,11 @@ func (m *Machine) wantsBest() *Best {
 	return nil
 }
 
-// expectBest takes over what the controller knows of the storage.
+// expectBest takes over what the controller knows of the storage, once in an attempt: after that the controller knows it by this leader,
+// and what it says again may be older than what was found in the storage.
 func (m *Machine) expectBest() {
-	if b := m.wantsBest(); b != nil {
+	if b := m.wantsBest(); b != nil && !m.scores.told {
+		m.scores.told = true
 		for _, known := range b.Known {
 			m.keepInMind(b, known)
 		}
@@ -89,7 +100,7 @@ func (m *Machine) expectBest() {
 func (m *Machine) keepInMind(b *Best, of Kept) bool {
 	s := &m.scores
 	s.waiting = slices.DeleteFunc(s.waiting, func(w Score) bool { return w.of(of.Round, of.Step) })
-	if slices.ContainsFunc(s.kept, func(k Kept) bool { return k.Path == of.Path }) {
+	if slices.Contains(s.denied, of.Path) || slices.ContainsFunc(s.kept, func(k Kept) bool { return k.Path == of.Path }) {
 		return false
 	}
 	all := append(slices.Clone(s.kept), of)
@@ -182,6 +193,11 @@ func (m *Machine) findNext(b *Best) *Score {
 	if len(s.waiting) > 0 {
 		states := m.states()
 		s.waiting = slices.DeleteFunc(s.waiting, func(w Score) bool {
+			if !s.listed && !m.keepsIt(&w) && !m.isGood(b, &w) {
+				s.doubted = append(s.doubted, w)
+				s.doubted = s.doubted[max(len(s.doubted)-mostDoubted, 0):]
+				return true
+			}
 			gone, why := m.isGone(b, &w, states)
 			if why != "" {
 				m.missScored(b, w, why)
@@ -216,6 +232,8 @@ func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why stri
 	switch {
 	case m.keepsIt(w), w.Round != m.world.record.Round && !m.isOfHistory(of), !m.isGood(b, w):
 		return true, "" // that step is made, and evaluated, again; or others are better
+	case m.durable.Path != "" && sameState(of, m.durable.Snapshot) && slices.Contains(m.scores.denied, m.durable.Path):
+		return true, "" // it had its score, and is there no more
 	case m.durable.Path != "" && sameState(of, m.durable.Snapshot), m.uploading != nil && sameState(of, m.uploading.snapshot):
 		return false, ""
 	case m.durable.Path == "" && !newerSnapshot(of, Durable{Snapshot{Round: known.KnownRound, Step: known.Known}, "known"}):
@@ -228,6 +246,14 @@ func (m *Machine) isGone(b *Best, w *Score, states []state) (gone bool, why stri
 		return true, "the workers hold no whole snapshot of it"
 	}
 	return false, ""
+}
+
+// judgeAgain has those states wait once more that were not among the best by what was known before the storage was listed.
+func (m *Machine) judgeAgain() {
+	s := &m.scores
+	s.waiting, s.doubted = append(s.doubted, s.waiting...), nil
+	slices.SortStableFunc(s.waiting, func(x, y Score) int { return cmp.Or(cmp.Compare(x.Round, y.Round), cmp.Compare(x.Step, y.Step)) })
+	s.waiting = s.waiting[max(len(s.waiting)-mostWaiting, 0):]
 }
 
 // missScored notes that a state with a score is not kept.

@@ -209,11 +209,20 @@ func TestAParkedWorldMakesTheBestDurableFirst(t *testing.T) {
 	}
 }
 
+// knows has another leader come, whose controller knows of checkpoints, while nobody lists the storage.
+func (f *fleet) knows(l *modelLeader, known ...Kept) *modelLeader {
+	f.shelf.mum = map[string]bool{"p00": true, "p01": true, "p02": true}
+	f.storage.Best.Known = known
+	next := f.succeeded(l)
+	f.until(next, "its world stands", func() bool { return next.machine.scores.listing != nil })
+	f.storage.Best.Known = nil
+	return next
+}
+
 // What the controller knows counts, of equals the newest, and the best first.
 func TestWhatIsKnownOfTheBest(t *testing.T) {
 	f, l := graded(t, true, time.Hour)
-	f.storage.Best.Known = []Kept{{Round: 1, Step: 1, Path: "job/1-1", Score: 0.5}, {Round: 1, Step: 2, Path: "job/1-2", Score: 0.9}, {Round: 1, Step: 3, Path: "job/1-3", Score: 0.1}}
-	_ = f.handle(l, GangExpected{f.gang()})
+	l = f.knows(l, Kept{Round: 1, Step: 1, Path: "job/1-1", Score: 0.5}, Kept{Round: 1, Step: 2, Path: "job/1-2", Score: 0.9}, Kept{Round: 1, Step: 3, Path: "job/1-3", Score: 0.1})
 	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{2, 1}) {
 		t.Errorf("%v are known", seen.kept())
 	}
@@ -394,16 +403,12 @@ func TestWhatIsLostOfAParkedWorldIsTold(t *testing.T) {
 func TestCopiesOfAStateAreKeptOnce(t *testing.T) {
 	f, l := graded(t, true, time.Hour)
 	step := f.stage(l)
-	f.storage.Best.Known = []Kept{
-		{Round: 0, Step: step - 5, Path: "job/0-5", Score: 0.8}, {Round: 0, Step: step - 1, Path: "attempt-1/0-9", Score: 0.9},
-		{Round: 1, Step: step - 1, Path: "attempt-2/1-9", Score: 0.9},
-	}
-	_ = f.handle(l, GangExpected{f.gang()})
+	l = f.knows(l, Kept{Round: 0, Step: step - 5, Path: "job/0-5", Score: 0.8}, Kept{Round: 0, Step: step - 1, Path: "attempt-1/0-9", Score: 0.9},
+		Kept{Round: 1, Step: step - 1, Path: "attempt-2/1-9", Score: 0.9})
 	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step - 1, step - 5}) || seen.Best[0].Path != "attempt-2/1-9" {
 		t.Errorf("kept are %+v", seen.Best)
 	}
-	f.storage.Best.Known = []Kept{{Round: 0, Step: step, Path: "attempt-1/0-10", Score: 0.95}}
-	_ = f.handle(l, GangExpected{f.gang()})
+	l = f.knows(l, append(l.machine.Observe(f.now).Best, Kept{Round: 0, Step: step, Path: "attempt-1/0-10", Score: 0.95})...)
 	f.scores(l, Score{Step: step, Value: 0.95})
 	f.turns(l, 10)
 	if seen := l.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step, step - 1}) || len(f.shelf.kept) > 0 || seen.Missed != "" {
@@ -513,11 +518,89 @@ func TestAnotherOneListsTheStorage(t *testing.T) {
 	if seen := next.machine.Observe(f.now); seen.BestListed || !slices.Equal(seen.kept(), []uint64{second, told}) {
 		t.Fatalf("%v are the best, and the storage is listed: %v", seen.kept(), seen.BestListed)
 	}
-	for range 30 {
+	for range 60 {
 		f.pass(5 * time.Second)
 		f.turns(next, 1)
 	}
 	if seen := next.machine.Observe(f.now); !seen.BestListed || !slices.Equal(seen.kept(), []uint64{second, first}) || seen.Missed != "" {
 		t.Errorf("%v are the best, it says %q, and the storage is listed: %v", seen.kept(), seen.Missed, seen.BestListed)
+	}
+}
+
+// What the storage has no more does not come back by a record that was read before that was known, and nothing is compared with it.
+func TestAnOldRecordBringsNothingBack(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.storage.Best.Keep, f.shelf.best.Keep = 1, 1
+	f.storage.Best.Known = []Kept{{Round: 1, Step: 1, Path: "job/1-1", Score: 0.99}}
+	next := f.succeeded(l)
+	f.until(next, "the storage was listed", func() bool { return next.machine.Observe(f.now).BestListed })
+	_ = f.handle(next, GangExpected{f.gang()})
+	f.storage.Best.Known = nil
+	if seen := next.machine.Observe(f.now); len(seen.Best) > 0 {
+		t.Errorf("%+v are the best, and there is none", seen.Best)
+	}
+	step := f.evaluate(next, 0.9)
+	f.turns(next, 10)
+	if seen := next.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step}) || seen.Missed != "" {
+		t.Errorf("%+v are the best, it says %q, and step %d was evaluated", seen.Best, seen.Missed, step)
+	}
+}
+
+// What the storage has no more does not come back by the word of who has made it durable.
+func TestWhatIsDeletedStaysForgottenThoughItsWorkerTellsOfIt(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.evaluate(l, 0.9)
+	f.storage.Best.Known = l.machine.Observe(f.now).Best
+	if len(f.storage.Best.Known) != 1 {
+		t.Fatalf("%+v are the best", f.storage.Best.Known)
+	}
+	f.shelf.kept, f.shelf.scores = nil, map[string]float64{}
+	next := f.succeeded(l)
+	f.until(next, "the storage was listed", func() bool { return next.machine.Observe(f.now).BestListed })
+	f.turns(next, 6)
+	if seen := next.machine.Observe(f.now); len(seen.Best) > 0 || seen.BestWaits {
+		t.Errorf("%+v are the best, and the storage has none; one waits: %v", seen.Best, seen.BestWaits)
+	}
+	step := f.evaluate(next, 0.5)
+	if seen := next.machine.Observe(f.now); !slices.Equal(seen.kept(), []uint64{step}) {
+		t.Errorf("%+v are the best, and step %d was evaluated", seen.Best, step)
+	}
+}
+
+// A storage that answers nobody soon is given more time after each three that were asked, however many could be.
+func TestWhoListsTheStorageHasMoreTimeAfterThree(t *testing.T) {
+	f, l := graded(t, false, time.Hour)
+	l = f.knows(l)
+	var took []time.Duration
+	for number, since := l.machine.scores.listing.number, l.machine.scores.listing.since; len(took) < 7; {
+		f.pass(5 * time.Second)
+		f.turns(l, 1)
+		if on := l.machine.scores.listing; on.number != number {
+			took = append(took, on.since.Sub(since).Round(time.Minute))
+			number, since = on.number, on.since
+		}
+	}
+	const two, four = 2 * time.Minute, 4 * time.Minute
+	if want := []time.Duration{two, two, two, four, four, four, 2 * four}; !slices.Equal(took, want) {
+		t.Errorf("they had %v, and were to have %v", took, want)
+	}
+}
+
+// A state that is not among the best only by a record that is wrong is judged again once the storage was listed.
+func TestAStateIsJudgedAgainOnceTheStorageIsListed(t *testing.T) {
+	f, l := graded(t, true, time.Hour)
+	f.storage.Best.Keep, f.shelf.best.Keep = 1, 1
+	l = f.knows(l, Kept{Round: 1, Step: 1, Path: "job/1-1", Score: 0.99})
+	var steps []uint64
+	for i := range mostDoubted + 4 {
+		steps = append(steps, f.evaluate(l, 0.5+float64(i)/100))
+	}
+	if seen := l.machine.Observe(f.now); len(f.shelf.kept) > 0 || seen.BestListed || len(l.machine.scores.doubted) != mostDoubted {
+		t.Fatalf("%d checkpoints were made, and %+v are doubted", len(f.shelf.kept), l.machine.scores.doubted)
+	}
+	f.shelf.mum = nil
+	f.turns(l, 20)
+	if seen := l.machine.Observe(f.now); !seen.BestListed || !slices.Equal(seen.kept(), steps[len(steps)-1:]) || len(l.machine.scores.doubted) > 0 {
+		t.Errorf("listed: %v, %+v are the best of %v, it says %q", seen.BestListed, seen.Best, steps, seen.Missed)
 	}
 }

@@ -20,13 +20,28 @@ type listing struct {
 	by     string
 	number uint64
 	since  time.Time
-	// known are those that were kept in mind by then, vain is how many had no answer before.
+	// known are those that were kept in mind by then, told the paths of those that workers told of; vain is how many had no answer before.
 	known []Kept
+	told  []string
 	vain  int
 }
 
-// listTime is how long a worker has to list the storage before another one is asked; twice as long each time that all were.
-const listTime = time.Minute
+// listTime is how long a worker has to list the storage before another one is asked, as long as it has patience with one request of that;
+// twice as long each time that patientLists had no answer, so that a storage that is slow for all is listed in the end.
+const (
+	listTime     = 2 * time.Minute
+	patientLists = 3
+)
+
+// toldOf are the paths of the checkpoints with scores that workers tell of.
+func (m *Machine) toldOf() (paths []string) {
+	for _, mem := range m.members {
+		if d := &mem.report.Durable; d.Path != "" && mem.report.Scored {
+			paths = append(paths, d.Path)
+		}
+	}
+	return paths
+}
 
 // listBest has a worker say which checkpoints are the best, until one has.
 func (m *Machine) listBest(now time.Time) {
@@ -36,7 +51,7 @@ func (m *Machine) listBest(now time.Time) {
 	}
 	uids := m.world.ranks.uids
 	l := s.listing
-	if l != nil && m.isThere(m.members[l.by]) && now.Before(l.since.Add(listTime<<min(l.vain/len(uids), mostDoubled))) {
+	if l != nil && m.isThere(m.members[l.by]) && now.Before(l.since.Add(listTime<<min(l.vain/patientLists, mostDoubled))) {
 		return
 	}
 	at, vain := -1, 0
@@ -48,7 +63,7 @@ func (m *Machine) listBest(now time.Time) {
 	for i := range uids {
 		if uid := uids[(at+1+i)%len(uids)]; m.isThere(m.members[uid]) {
 			m.restores++
-			s.listing = &listing{uid, m.term*numbersPerTerm + m.restores, now, slices.Clone(s.kept), vain}
+			s.listing = &listing{uid, m.term*numbersPerTerm + m.restores, now, slices.Clone(s.kept), m.toldOf(), vain}
 			m.out.Tell = append(m.out.Tell, uid)
 			return
 		}
@@ -70,13 +85,17 @@ func (m *Machine) hearListed(mem *member, b *Best) {
 	if l := s.listing; l == nil || l.by != mem.want.UID || l.number != said.Number {
 		return
 	}
-	before, known := slices.Clone(s.kept), s.listing.known
+	before, known, told := slices.Clone(s.kept), s.listing.known, s.listing.told
 	s.listing, s.listed = nil, true
 	m.out.Tell, m.out.Changed, m.look = append(m.out.Tell, mem.want.UID), true, true
 	is := func(path string) func(Kept) bool { return func(k Kept) bool { return k.Path == path } }
 	s.kept = slices.DeleteFunc(s.kept, func(k Kept) bool {
 		return slices.ContainsFunc(known, is(k.Path)) && !slices.ContainsFunc(said.Best, is(k.Path))
 	})
+	for _, k := range known {
+		told = append(told, k.Path)
+	}
+	s.denied = slices.DeleteFunc(told, func(path string) bool { return slices.ContainsFunc(said.Best, is(path)) })
 	for _, one := range said.Best {
 		m.keepInMind(b, one)
 	}
@@ -91,5 +110,6 @@ func (m *Machine) hearListed(mem *member, b *Best) {
 			m.note(notedDurable, "checkpoint %s, of step %d, was found in the storage, and is one of the best", k.Path, k.Step)
 		}
 	}
+	m.judgeAgain()
 	m.findNext(b)
 }
