@@ -124,14 +124,15 @@ def _place_of(existing: Any, at: int) -> _Place | None:
 
 
 def _overlapping(places: Iterable[_Place]) -> set[_Place]:
-    """Those that have bytes in common with another one of these."""
+    """Those that reach into another one of these."""
     found: set[_Place] = set()
-    near: list[_Place] = []
+    furthest: _Place | None = None  # of those so far; whatever else reaches as far as the next has found each other
     for place in sorted({*places}):
-        near = [other for other in near if other.device == place.device and other.end > place.begin]
-        if near:
-            found.update(near, [place])
-        near.append(place)
+        there = furthest if furthest and furthest.device == place.device else None
+        if there and there.end > place.begin:
+            found |= {there, place}
+        if there is None or place.end > there.end:
+            furthest = place
     return found
 
 

@@ -112,11 +112,20 @@ class Handover:
     aborted: whether the world has been broken off.
     """
 
-    def __init__(self, rank: int, size: int, device: torch.device | None, group: dist.ProcessGroup | None, aborted: Callable[[], bool]):
-        """device: what ranks exchange between, where that is not their processors."""
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        device: torch.device | None,
+        group: dist.ProcessGroup | None,
+        aborted: Callable[[], bool],
+        together: Callable[[], Any] | None = None,
+    ):
+        """device: what ranks exchange between, where that is not their processors. together: begins an exchange between all ranks of the world,
+        where there are several handovers in it, and returns what waits for its end; None where this is the only one."""
         self._rank, self._size, self._aborted = rank, size, aborted
         self._device, self._group = device or torch.device("cpu"), group
-        self._by_device = device is not None
+        self._by_device, self._together = device is not None, together
         self._why: BaseException | None = None  # why this rank gives none
         self._givers: list[int] = []
         self._lackers: list[int] = []
@@ -136,6 +145,7 @@ class Handover:
             self._pass_by([piece.size for piece in self._pieces_described(sum(self._agreed([0, 0])))])
         else:
             self._describe(image)
+        self._all_meet()
         if self._rank not in self._givers:
             self._pass_by(None)
             return
@@ -183,6 +193,7 @@ class Handover:
             if isinstance(error, snapshot.SnapshotError):
                 raise
             raise snapshot.SnapshotError(f"{_NAME} makes no sense: {error!r}") from error
+        self._all_meet()
         self._announce(incoming.pieces)
         begins()
         self._receive(incoming.room, incoming.pieces, self._givers, incoming.came, self._described)
@@ -207,6 +218,13 @@ class Handover:
         self._lackers = [rank for rank, one in enumerate(found) if not one]
         if _is_small(*words):
             del self._givers[1:]
+
+    def _all_meet(self) -> None:
+        """Waits until everybody in the world knows what is to come: a worker with an older state is to keep that where others of its processes
+        can get nothing."""
+        if self._together:
+            self._await(self._together())
+            self._known()
 
     def _agreed(self, numbers: Sequence[int]) -> list[int]:
         """The numbers that the first who gives has."""

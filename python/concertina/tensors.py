@@ -209,7 +209,10 @@ class AlikeCodec(TensorCodec):
         return tag | {"whole": list(value.shape), "dim": getattr(value.placements[0], "dim", None)}, part
 
     def identity(self, value: Any) -> Any:
-        return super().identity(own_part(value) if is_sharded(value) and own_part(value).numel() else value)
+        if not is_sharded(value) or not own_part(value).numel():
+            return super().identity(value)
+        # It is none with the tensor that this process has of it, which a program may keep as well.
+        return super().identity(own_part(value)), tuple(value.shape), getattr(value.placements[0], "dim", None)
 
     def own_of(self, tag: Mapping, existing: Any) -> tuple[Any, Callable[[Any], Any]]:
         if "whole" not in tag:
@@ -221,8 +224,11 @@ class AlikeCodec(TensorCodec):
         there, shape, dim = None, tuple(tag["whole"]), tag["dim"]
         name = f"a tensor of {tag['whole']}"
         if existing is not None:
-            found = (_name(existing.dtype), tuple(existing.shape), _dim_of(existing, name, self._local, True)) if is_sharded(existing) else None
-            if found != (tag["tensor"], shape, dim):
+            found = None
+            if is_sharded(existing):
+                own_shape = tuple(local_of(existing).shape)
+                found = _name(existing.dtype), tuple(existing.shape), _dim_of(existing, name, self._local, True), own_shape
+            if found != (tag["tensor"], shape, dim, tuple(tag["shape"])):
                 raise snapshot.SnapshotError(
                     f"{name} is a {tag['tensor']} {_along(dim)} on the ranks that have the state, and another one in this job, or in no shards: "
                     "build and share the model as they do"

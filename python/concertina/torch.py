@@ -428,7 +428,12 @@ class Job(_job.Job):
 
     def _handover(self) -> Handover:
         (number, of), group = self._groups.replicas(self.world)
-        return Handover(number, of, self._groups.device, group, lambda: self._session.aborted)
+        several = self._local is not None  # one for each local rank
+        return Handover(number, of, self._groups.device, group, lambda: self._session.aborted, self._meet_all if several else None)
+
+    def _meet_all(self) -> Any:
+        """Begins an exchange between all ranks of the world, which ends once all have."""
+        return dist.all_reduce(torch.zeros(1), group=self._groups.everyone, async_op=True)
 
     def _give_state(self) -> None:
         image = why = None

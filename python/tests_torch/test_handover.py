@@ -1,5 +1,6 @@
 """The state of a world goes over its links to those who lack it."""
 
+import datetime
 import pathlib
 import random
 import unittest
@@ -324,6 +325,13 @@ class Between(unittest.TestCase):
         for name, text in told.items():
             self.assertRegex(text, r"^a tensor of \[300, 300\] is .* share the model as they do$", name)
 
+    def test_nobody_begins_where_another_handover_of_the_world_comes_to_nothing(self):
+        ((begun, told, *others),) = together("tests_torch.test_handover", (4, {"what": "apart"}))
+        self.assertEqual(begun, "gives: RuntimeError")
+        self.assertEqual(told, "kept: RuntimeError")
+        for one in others:
+            self.assertRegex(one, "could not be had from peers")
+
     def test_values_that_share_some_memory_where_they_come_to(self):
         """They begin at different places of it, or have it in another order: what comes last would be in the other one as well."""
         cases = [
@@ -510,6 +518,28 @@ def shared_otherwise(rank, size):
                 told[name] = str(error)
         assert codec.own_of(tag | {"whole": [300, 300], "dim": 0}, given)[0] is given._local_tensor
     return told
+
+
+def apart(rank, size):
+    """Two handovers in one world, of which the second has nobody who can give anything."""
+    groups = [torch.distributed.new_group([0, 1]), torch.distributed.new_group([2, 3])]
+    everyone = torch.distributed.new_group(timeout=datetime.timedelta(seconds=10))  # the first waits in vain for the second
+    net = torch.nn.Linear(300, 300)
+    one = handover.Handover(
+        rank % 2, 2, None, groups[rank // 2], lambda: False, lambda: torch.distributed.all_reduce(torch.zeros(1), group=everyone, async_op=True)
+    )
+    codec, begun = TensorCodec(lambda: [net]), []
+    state = {"net": net.state_dict()}
+    try:
+        if rank % 2:
+            one.get(codec, state, lambda: begun.append(rank))
+        else:
+            one.give(snapshot.Image(state, {"step": 4}, codec) if rank == 0 else None)
+    except RuntimeError as error:
+        if rank > 1:
+            return str(error)
+        return f"{'begun' if begun else 'kept' if rank else 'gives'}: RuntimeError"
+    return "nothing"
 
 
 def refused(rank, size, why):
