@@ -112,6 +112,11 @@ type Decision struct {
 	Expected time.Time
 }
 
+// remember keeps what the plan before said of a job.
+func (d *Decision) remember(of *Job) {
+	d.ShortSince, d.Again, d.Work = of.ShortSince, of.Again, of.Work
+}
+
 // Leave is a worker that is to leave.
 type Leave struct {
 	// Worker is its index in Job.Workers.

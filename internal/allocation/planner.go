@@ -157,8 +157,7 @@ func (p *planner) gather() {
 	for i := range p.c.Jobs {
 		p.out[i].For = None
 		if in := &p.c.Jobs[i]; in.Stage == Training || in.Stage == Fixed {
-			p.out[i].ShortSince, p.out[i].Again = in.ShortSince, in.Again // without a world it has nothing that could be too little
-			p.out[i].Work = in.Work
+			p.out[i].remember(in) // without a world it has nothing that could be too little
 		}
 		if p.c.Jobs[i].Name == "" {
 			continue
