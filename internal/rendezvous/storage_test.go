@@ -622,3 +622,24 @@ func TestAWorldThatLivesEndsTheRestore(t *testing.T) {
 		})
 	}
 }
+
+// An agent tells of the last checkpoint that it has made also when the job has gone back before that, as where it was damaged. What it can go back
+// to is known by the other one all the same.
+func TestACheckpointOfNoHistoryHidesNone(t *testing.T) {
+	m, _ := brokenWorld(map[string][]int{"a": {-1, -1}, "b": {-1, -1}})
+	m.gang.Storage = &Storage{}
+	m.world.record = Record{Round: 2, Parent: 1, FromStep: 10}
+	found := Durable{Snapshot{Round: 1, Step: 10}, "job/1-10"}
+	m.durable = found
+	mem := m.members["a"]
+	mem.report.Durable = Durable{Snapshot{Round: 1, Step: 11}, "job/1-11"}
+	m.hearStorage(time.Unix(1e9, 0), mem)
+	if known := m.checkpoints(); m.durable != found || len(known) == 0 || known[0] != found {
+		t.Errorf("it knows of %v, and can go back to %v", m.durable, known)
+	}
+	next := Durable{Snapshot{Round: 2, Step: 12}, "job/2-12"}
+	mem.report.Durable = next
+	if m.hearStorage(time.Unix(1e9, 0), mem); m.durable != next {
+		t.Errorf("it knows of %v, and not of %v", m.durable, next)
+	}
+}
