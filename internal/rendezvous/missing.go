@@ -141,6 +141,13 @@ func (m *Machine) isOfHistory(s Snapshot) bool {
 	return s.Round < of.Round && s.Step <= of.FromStep
 }
 
+// hidesKnown says whether the job has gone back before a checkpoint, and not before the newest that is known. An agent tells of the last that it
+// has made for as long as it runs, also where that was damaged.
+func (m *Machine) hidesKnown(d *Durable) bool {
+	return m.world != nil && d.Snapshot.Round < m.world.record.Round && !m.isOfHistory(d.Snapshot) &&
+		m.durable.Path != "" && m.isOfHistory(m.durable.Snapshot)
+}
+
 // mayHaveMore says whether a state after a later step could be had if all came back who may, or is about to be durable. That the
 // controller has given somebody up does not mean that it has ended, and of whom nothing was heard nobody knows.
 func (m *Machine) mayHaveMore(than uint64) bool {

@@ -211,11 +211,7 @@ func (m *Machine) hearStorage(now time.Time, mem *member) {
 	if u := m.uploading; u != nil && u.has(mem.want.UID) && mem.report.UploadError != "" {
 		m.failedUploads[mem.want.UID] = failedUpload{now, mem.report.UploadError}
 	}
-	// An agent tells of the last checkpoint that it has made for as long as it runs, also once the job has gone back before it, as where it was
-	// damaged: what the job can go back to is known by the other one.
-	d := mem.report.Durable
-	gone := m.world != nil && d.Snapshot.Round < m.world.record.Round && !m.isOfHistory(d.Snapshot) && m.durable.Path != "" && m.isOfHistory(m.durable.Snapshot)
-	if d.Path != "" && newerSnapshot(d.Snapshot, m.durable) && !gone {
+	if d := mem.report.Durable; d.Path != "" && newerSnapshot(d.Snapshot, m.durable) && !m.hidesKnown(&d) {
 		m.durable = d
 		m.uploadsWork(mem.want.UID)
 		if u := m.uploading; u != nil && u.snapshot == d.Snapshot {
