@@ -154,7 +154,7 @@ func (m *Machine) tryNewer() {
 		return
 	}
 	known := m.checkpoints()
-	if len(known) == 0 || newest(known[0].Snapshot, b.gaveUpOn) >= 0 {
+	if len(known) == 0 || known[0].Snapshot.Step <= b.gaveUpOn.Step {
 		return
 	}
 	b.gaveUp = false

@@ -175,3 +175,20 @@ func TestWhoseCollectiveBrokeWhileItWasAwayKeepsItsState(t *testing.T) {
 		}
 	}
 }
+
+// Who failed in a round that was burned since, as the world before it lives, failed once: in that one.
+func TestALossInABurnedRoundIsOneOfTheWorldThatLives(t *testing.T) {
+	m, _ := brokenWorld(map[string][]int{"a": {8, 8}, "b": {8, 8}})
+	for _, loss := range []Loss{
+		{UID: "a", Program: true, Round: 1}, {UID: "a", Program: true, Round: 4}, {UID: "b", Round: 4}, {UID: "a", Program: true, Round: 3}, {UID: "a"},
+	} {
+		m.addLoss(loss)
+	}
+	var rounds []string
+	for _, loss := range m.losses {
+		rounds = append(rounds, fmt.Sprint(loss.UID, loss.Round))
+	}
+	if want := []string{"a1", "b4", "a3", "a0"}; !slices.Equal(rounds, want) || len(m.out.Lost) != 4 {
+		t.Errorf("the losses are %v, want %v; %d are counted", rounds, want, len(m.out.Lost))
+	}
+}

@@ -225,7 +225,11 @@ func (m *Machine) wentAsPlanned(mem *member) bool {
 	}
 }
 
+// addLoss takes note of a loss. Whoever was lost in a round that was burned since, as the one before it lives, is lost once: in that.
 func (m *Machine) addLoss(loss Loss) {
+	others := slices.DeleteFunc(slices.Clone(m.losses), func(l Loss) bool { return l.UID == loss.UID && loss.Round > 0 && l.Round > loss.Round })
+	again := len(others) < len(m.losses)
+	m.losses = others
 	if len(m.losses) == maxLosses {
 		m.losses = m.losses[1:]
 	}
@@ -234,7 +238,9 @@ func (m *Machine) addLoss(loss Loss) {
 		mem.countedIn, loss.Unreached = loss.Round, mem.isAside() && !loss.Program
 	}
 	m.losses = append(m.losses, loss)
-	m.out.Lost = append(m.out.Lost, causeOf(&loss, mem))
+	if !again {
+		m.out.Lost = append(m.out.Lost, causeOf(&loss, mem))
+	}
 	m.out.Changed = true
 }
 
