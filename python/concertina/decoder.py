@@ -22,9 +22,8 @@ class Joiner:
     def __call__(self, number: int, existing: Any) -> Any:
         table = self._cut.tables[number]
         own = self._codec.own(table, existing, self._rank)
-        size = table.size(self._rank)
-        tag = {"tensor": table.tensor, "shape": [size // table.row if table.row else 0, *table.shape[1:]]}
-        return self._codec.joined(table, self._load(tag, self._begins[number], size, own), existing)
+        made = self._load(table.tag(self._rank), self._begins[number], table.size(self._rank), own)
+        return self._codec.joined(table, made, existing)
 
 
 class Decoder:

@@ -17,8 +17,10 @@
                 step.report(loss=step.loss)
 
 Each rank has some rows of every parameter, others in a world of another size. So the model is built anew in each world, and when
-the loop over its steps begins each rank gets the rows that it lacks from those that had them. Each rank writes a snapshot of its
-own rows, and nobody ever has all of them. Everything else is as in concertina.torch.
+the loop over its steps begins each rank gets the rows that it lacks from those that had them: over the links of the world, where those
+are in it and still have them, or from snapshots. What was built in the world before is needed for that until then, so leave it as it is; what
+refers to it may be used for something else. Each rank writes a snapshot of its own rows, and nobody ever has all of them. Everything else is
+as in concertina.torch.
 """
 
 import functools
@@ -35,11 +37,13 @@ from concertina import mistakes, randomness
 from concertina import plan as plans
 from concertina import torch as _torch
 from concertina.agent import AgentError
+from concertina.codec import SnapshotError
 from concertina.loader import Loader
 from concertina.member import checked
+from concertina.shardhandover import KNOWS, Held, ShardHandover
 from concertina.shards import MOST, Rank
 from concertina.streams import Stream
-from concertina.tensors import is_sharded
+from concertina.tensors import is_sharded, out_of_memory
 from concertina.torch import Step
 from concertina.world import Assignment, Change, World
 
@@ -67,6 +71,7 @@ class Job(_torch.Job):
 
     def __init__(self, *, seed: int = 0, backend: str | None = None):
         self._coming_in: Assignment | None = None  # a world whose state is not there yet
+        self._held: Held | None = None  # what the last world has left, as long as that may be given to others
         self._first_values: Callable[[], None] | None = None
         self._mesh: DeviceMesh | None = None
         super().__init__({}, seed=seed, backend=backend)
@@ -144,7 +149,9 @@ class Job(_torch.Job):
                 f"a state in shards has at most {MOST} ranks, and this world has {world.size}, of which nobody could take a "
                 "snapshot: set spec.workers.max to fewer workers"
             )
-        # What was built in the last world is needed no more, and its room may be for this one.
+        # Of what was built in the last world no more is needed than its rows, until those are given.
+        self._held = self._hold(assigned)
+        self._groups.knows = "" if self._groups.by_device else KNOWS  # Between devices it was not tried yet.
         self._live.doubt()
         self._coming_in, self._state = assigned, {}
         self._keeper.take({})
@@ -152,6 +159,25 @@ class Job(_torch.Job):
         self._look_through()
         super()._enter_world(assigned)
         self._reseed(randomness.seed_of(self._seed, "state"))
+
+    def _hold(self, assigned: Assignment) -> Held | None:
+        """What this process has of the state with which a world begins: something where the operator says that it is that, which nothing has
+        begun to change."""
+        before, step = self._world, assigned.world.from_step
+        if assigned.restore or not assigned.shards or before is None or self._groups.by_device:
+            return None
+        if self._coming_in or not self._live.clean or self._place.step != step:
+            return None
+        try:
+            with out_of_memory():
+                layout, parts = self._keeper.shards()
+        except (MemoryError, OSError, SnapshotError):
+            return None  # The snapshot is there.
+        return Held(Rank(before.rank, before.size), f"d{before.rank}.{before.size}.{layout}", parts)
+
+    def _leave(self) -> None:
+        self._held = None
+        super()._leave()
 
     def _adopt(self, assigned: Assignment) -> None:
         """The state is not built yet: see _come_in()."""
@@ -205,5 +231,8 @@ class Job(_torch.Job):
                 "the agent's version"
             )
         fetch = functools.partial(self._session.want, world.round)  # type: ignore[union-attr]
-        rank = Rank(world.rank, world.size)
-        return self._keeper.load_shards(assigned.snapshot, assigned.shards, fetch, self._kept(), rank)
+        rank, links = Rank(world.rank, world.size), None
+        if self._groups.all_know:
+            links = ShardHandover(rank, self._groups.everyone, lambda: self._session.aborted, self._held)
+        self._held = None
+        return self._keeper.load_shards(assigned.snapshot, assigned.shards, fetch, self._kept(), rank, links)

@@ -41,6 +41,10 @@ class Groups:
         """Whether ranks that have samples of their own wait for each other within the model."""
         self.kind = ""
         """Ranks of a world meet where they have been told the same of it."""
+        self.knows = ""
+        """What this rank knows how to do with others, where all of them do; empty for nothing."""
+        self.all_know = False
+        """Whether all ranks of the world that was formed know the same."""
 
     @property
     def by_device(self) -> bool:
@@ -82,10 +86,12 @@ class Groups:
             torch.cuda.set_device(world.local_rank)
         if world.round and self.by_device:
             self.prepare()
+        self.all_know = False
         if world.size == 1:
             if listener:
                 listener.close()
             _init_group(self.backend, store=dist.HashStore(), rank=0, world_size=1)
+            self.all_know = bool(self.knows)
         elif world.round == 0 or self._launched:
             # The launcher's store serves the first world; later ones are the agent's.
             self._launched = False
@@ -93,7 +99,12 @@ class Groups:
         else:
             # The round alone: an operator that takes over tells the same world under a term of its own to those who have not entered it yet.
             store = dist.PrefixStore(f"{world.round}{self.kind}", find_store(world, listener, aborted))
+            # Each says so before it says where its peers find it: once they have found each other, all have, or never will.
+            key = f"concertina-{self.knows}"
+            if self.knows:
+                store.add(key, 1)
             _init_group(self.backend, store=store, rank=world.rank, world_size=world.size)
+            self.all_know = bool(self.knows) and store.add(key, 0) == world.size
 
     @staticmethod
     def prepare() -> None:

@@ -134,7 +134,7 @@ class Handover:
     def give(self, image: snapshot.Image | None, why: BaseException | None = None) -> None:
         """Gives a state to those who lack it; None for one that cannot be given. why: what is raised then, where nobody else gives one."""
         self._why = why
-        with _without_room():
+        with without_room():
             self._give(image)
 
     def _give(self, image: snapshot.Image | None) -> None:
@@ -173,7 +173,7 @@ class Handover:
     def get(self, codec: Codec, existing: Any, begins: Callable[[], None]) -> tuple[dict[str, int], Any]:
         """The position and the state that others have, in the arrays and tensors at the same place of existing where they fit. begins: is
         called before these change."""
-        with _without_room():
+        with without_room():
             return self._get(codec, existing, begins)
 
     def _get(self, codec: Codec, existing: Any, begins: Callable[[], None]) -> tuple[dict[str, int], Any]:
@@ -208,12 +208,12 @@ class Handover:
         found, versions = told.tolist()
         self._known()
         if len({*versions}) > 1:
-            raise _failed(f"they do so in different ways, of the versions {sorted({*versions})}: use one version of the SDK in all of them")
+            raise failed(f"they do so in different ways, of the versions {sorted({*versions})}: use one version of the SDK in all of them")
         words = {one for one in found if one > _HAS}
         if not words:
-            raise self._why or _failed("each of them holds something that cannot be kept, or has no memory to give it")
+            raise self._why or failed("each of them holds something that cannot be kept, or has no memory to give it")
         if len(words) > 1:
-            raise _failed("they have states that are made up in different ways")
+            raise failed("they have states that are made up in different ways")
         self._givers = [rank for rank, one in enumerate(found) if one > _HAS]
         self._lackers = [rank for rank, one in enumerate(found) if not one]
         if _is_small(*words):
@@ -241,7 +241,7 @@ class Handover:
         mine = [piece.size for piece in pieces]
         count = self._agreed([len(mine)])[0]
         if count != len(mine) or mine and mine != self._agreed(mine):
-            raise _failed("they do not agree on how much that is")
+            raise failed("they do not agree on how much that is")
 
     def _pass_by(self, sizes: list[int] | None) -> None:
         """Takes part where all have to, without giving or getting anything. None: of sizes that are announced."""
@@ -264,7 +264,7 @@ class Handover:
         try:
             work.wait(datetime.timedelta(seconds=LIMIT))
         except RuntimeError as error:
-            raise _failed(" ".join(str(error).split())) from error
+            raise failed(" ".join(str(error).split())) from error
 
     def _known(self) -> None:
         """Between devices an exchange that was broken off says nothing, and leaves anything."""
@@ -344,7 +344,7 @@ class _Outgoing(Sequence):
         return len(self._pieces)
 
     def __getitem__(self, number: Any) -> torch.Tensor:
-        some = [_bytes_in(self._parts[part.at], part) for part in self._pieces[number].parts]
+        some = [bytes_in(self._parts[part.at], part) for part in self._pieces[number].parts]
         if len(some) == 1:
             return some[0].to(self._device)
         return torch.cat([one.to(self._device) for one in some])
@@ -435,19 +435,19 @@ def _is_small(word: int) -> bool:
     return bool(word & 1)
 
 
-def _failed(why: str) -> RuntimeError:
+def failed(why: str) -> RuntimeError:
     """What the operator takes for the fault of no program."""
     return RuntimeError(f"the state could not be had from peers: {why}")
 
 
 @contextlib.contextmanager
-def _without_room() -> Iterator[None]:
+def without_room() -> Iterator[None]:
     """Has it told as what is no fault of the program that there is no memory for it, or that a device fails: a snapshot needs less."""
     try:
         with out_of_memory():
             yield
     except (MemoryError, OSError) as error:
-        raise _failed(f"this rank has no memory for it, or its device fails ({_told(error)})") from error
+        raise failed(f"this rank has no memory for it, or its device fails ({_told(error)})") from error
 
 
 @contextlib.contextmanager
@@ -462,7 +462,7 @@ def with_room() -> Iterator[None]:
 
 def without_memory(error: BaseException) -> RuntimeError:
     """What is told of a rank that has no memory for its part in it."""
-    told = _failed(f"this rank has no memory for it ({_told(error)})")
+    told = failed(f"this rank has no memory for it ({_told(error)})")
     told.__cause__ = error
     return told
 
@@ -488,7 +488,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)  # One that has one element may have any stride.
 
 
-def _bytes_in(part: memoryview | Elsewhere, of: Part) -> torch.Tensor:
+def bytes_in(part: memoryview | Elsewhere, of: Part) -> torch.Tensor:
     if not isinstance(part, Elsewhere):
         some = part[of.low : of.high]
         return torch.frombuffer(bytearray(some) if some.readonly else some, dtype=torch.uint8)

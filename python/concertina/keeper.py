@@ -16,7 +16,7 @@ from typing import Any
 from concertina import reports, sharded, snapshot
 from concertina.agent import Agent, failure
 from concertina.cadence import LEAST, SHARE, Cadence
-from concertina.codec import Room
+from concertina.codec import Local, Room
 from concertina.files import remove
 from concertina.gate import Phase
 from concertina.reports import not_copied, told_of
@@ -207,14 +207,26 @@ class Keeper:
         return self._become(name, *read(self._codec.alike(), {name: thing.state_dict() for name, thing in self._state.items()}))
 
     def load_shards(
-        self, path: str, keys: Sequence[str], fetch: sharded.Fetch, state: Mapping[str, Any], rank: Rank
+        self,
+        path: str,
+        keys: Sequence[str],
+        fetch: sharded.Fetch,
+        state: Mapping[str, Any],
+        rank: Rank,
+        links: sharded.Links | None = None,
     ) -> Mapping[str, int]:
         """Makes this state, which takes the place of the one before, that of a snapshot in shards, as a rank has it; returns its
-        position. See sharded.read(). Raises what load() raises, and what fetch raises."""
+        position. See sharded.read(). Raises what load() raises, and what fetch and links raise."""
         self._join()
         self.take(state)
         existing = {name: thing.state_dict() for name, thing in state.items()}
-        return self._become(path, *sharded.read(path, keys, fetch, self._codec, existing, rank))
+        return self._become(path, *sharded.read(path, keys, fetch, self._codec, existing, rank, links))
+
+    def shards(self) -> tuple[str, list[Local]]:
+        """The layout of the state as it is now, and what this process has of each value that is in shards, by number. Raises SnapshotError
+        for a state that cannot be kept."""
+        found: list[Local] = []
+        return self._image(self._codec, self._shard, found).layout, found
 
     def load_local(self, assigned: Assignment, state: Mapping[str, Any]) -> Mapping[str, int]:
         """load() for a state of which each process has the shards of its local rank, from those of any number of local ranks."""
@@ -360,9 +372,9 @@ class Keeper:
         """image() for those that have the same of the state as this process."""
         return self._image(self._codec.alike(), None)
 
-    def _image(self, codec: snapshot.Codec, shard: Rank | None) -> snapshot.Image:
+    def _image(self, codec: snapshot.Codec, shard: Rank | None, shards: list[Local] | None = None) -> snapshot.Image:
         state = {name: thing.state_dict() for name, thing in self._state.items()}
-        return snapshot.Image(state, self._position(), codec, shard)
+        return snapshot.Image(state, self._position(), codec, shard, shards)
 
     def _copy(self, image: snapshot.Image) -> None:
         image.keep_packed(self._memory_of(image.room(), near=image.away > 0))

@@ -115,6 +115,10 @@ class Table:
         rows = self.rows(rank)
         return (rows.end - rows.start) * self.row
 
+    def tag(self, rank: Rank) -> dict[str, Any]:
+        """What describes the rows that a rank has, as a value of their own."""
+        return {"tensor": self.tensor, "shape": [self.size(rank) // self.row if self.row else 0, *self.shape[1:]]}
+
     def described(self) -> list[Any]:
         """What a snapshot has of it."""
         found = [self.name, self.tensor, list(self.shape), self.item]
@@ -162,6 +166,46 @@ class Cut:
         return cls(ranks, tuple(tables))
 
 
+def taken(table: Table, ranks: int, rank: Rank) -> list[Move]:
+    """What a rank takes of a value from those of so many that had it before: rows, and the rank of whom they are taken. Those that it had
+    itself are among them."""
+    want = table.rows(rank)
+    if not want or not table.row:
+        return []
+    each = -(-table.shape[0] // ranks)  # Only few have some of it: nobody looks at hundreds for each value.
+    first, behind = want.start // each, -(-want.end // each)
+    if table.dim is None:  # Anybody has it; who was this rank is near, as a rule.
+        first = min(rank.number, ranks - 1)
+        behind = first + 1
+    parts = [table.rows(Rank(other, ranks)) for other in range(first, behind)]
+    return [Move(first + move.part, move.start, move.end) for move in plan(want, parts)]
+
+
+def given(table: Table, rank: Rank, ranks: int) -> list[tuple[int, Move]]:
+    """What each of so many other ranks takes of a value from one that had some of it, by their ranks: the same as taken() says for each of
+    them."""
+    mine = table.rows(rank)
+    if not mine or not table.row:
+        return []
+    each = -(-table.shape[0] // ranks)
+    others = range(ranks) if table.dim is None else range(mine.start // each, -(-mine.end // each))
+    return [(other, move) for other in others for move in taken(table, rank.of, Rank(other, ranks)) if move.part == rank.number]
+
+
+def turns(cut: Cut, ranks: int, most: int) -> list[range]:
+    """The values in shards, by their numbers, in groups whose bytes on a rank are at most so many, before and after together; or one value
+    of more."""
+    found: list[range] = []
+    begin, size = 0, 0
+    for number, table in enumerate(cut.tables):
+        more = table.size(Rank(0, cut.ranks)) + table.size(Rank(0, ranks))  # The first rank has the most rows.
+        if number > begin and size + more > most:
+            found.append(range(begin, number))
+            begin, size = number, 0
+        size += more
+    return [*found, range(begin, len(cut.tables))] if cut.tables else []
+
+
 class _Piece(NamedTuple):
     """Bytes of a part as another one has them."""
 
@@ -184,21 +228,12 @@ class Gathering:
         self._pieces: list[_Piece] = []
         for i, table in enumerate(was.tables):
             want = table.rows(rank)
-            if not want or not table.row:
-                continue
-            each = -(-table.shape[0] // was.ranks)  # Only few have some of it: nobody looks at hundreds for each value.
-            first, behind = want.start // each, -(-want.end // each)
-            if table.dim is None:  # Anybody has it; who was this rank is near, as a rule.
-                first = min(rank.number, was.ranks - 1)
-                behind = first + 1
-            parts = [table.rows(Rank(other, was.ranks)) for other in range(first, behind)]
-            for move in plan(want, parts):
-                source = first + move.part
+            for source, begin, end in taken(table, was.ranks, rank):
                 if source not in theirs:
                     theirs[source] = was.offsets(source)
-                start = begins[i] + (move.start - want.start) * table.row
-                at = theirs[source][i] + (move.start - parts[move.part].start) * table.row
-                self._pieces.append(_Piece(start, start + (move.end - move.start) * table.row, source, at))
+                start = begins[i] + (begin - want.start) * table.row
+                at = theirs[source][i] + (begin - table.rows(Rank(source, was.ranks)).start) * table.row
+                self._pieces.append(_Piece(start, start + (end - begin) * table.row, source, at))
         self._starts = [piece.start for piece in self._pieces]
         self.sources = sorted({piece.source for piece in self._pieces})
         """The parts that something is taken from."""

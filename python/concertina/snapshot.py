@@ -76,9 +76,11 @@ class Image:
     them: settle() copies the others at once, and intact() says afterwards whether that was so.
     """
 
-    def __init__(self, state: Any, position: Mapping[str, int], codec: Codec, rank: Rank | None = None):
-        """rank: whose shard it has, where the state is in shards. Raises SnapshotError for a state that holds something that
-        cannot be kept."""
+    def __init__(
+        self, state: Any, position: Mapping[str, int], codec: Codec, rank: Rank | None = None, shards: list[Local] | None = None
+    ):
+        """rank: whose shard it has, where the state is in shards. shards: gets what this rank has of each value in shards, by number. Raises
+        SnapshotError for a state that holds something that cannot be kept."""
         self._codec = codec
         self.rank = rank
         """Whose shard it has; None where the state is in no shards."""
@@ -102,6 +104,8 @@ class Image:
         """The same for states whose shares, or shards, fit together."""
         description = {"position": dict(position), "bytes": self.bytes, "shared": self.shared, "state": self._state}
         if rank:
+            if shards is not None:
+                shards += self._shards
             self.cut = Cut(rank.of, tuple(local.table for local in self._shards))
             """How the values are cut that are in shards."""
             description["shards"] = self.cut.described()
@@ -345,9 +349,9 @@ class Image:
     def _place_shards(self, rank: Rank) -> str:
         """Says where the bytes of each value go that is in shards, behind all others, and returns their layout."""
         start = _aligned(self.bytes)
-        for at, (_, part) in zip(self.cut.offsets(rank.number), self._shards, strict=False):
-            if len(part):
-                self._parts.append((start + at, part))
+        for at, local in zip(self.cut.offsets(rank.number), self._shards, strict=False):
+            if len(local.part):
+                self._parts.append((start + at, local.part))
         self._shards = []
         return hashlib.sha256(json.dumps(self.cut.described()).encode()).hexdigest()[:16]
 

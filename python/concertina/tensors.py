@@ -89,8 +89,10 @@ class TensorCodec(snapshot.Codec):
                 "the processes of a worker, with join(…, mesh=local_mesh())"
             )
         dim = _dim_of(value, where, rank, self._local is not None)
-        tag, part = self.buffer(_rows(value, dim))
-        return Local(Table(where, tag["tensor"], by_rows(tuple(value.shape), dim), value.element_size(), dim), part)
+        own = _rows(value, dim)
+        tag, part = self.buffer(own)
+        seen = None if own.is_inference() else lambda: own._version
+        return Local(Table(where, tag["tensor"], by_rows(tuple(value.shape), dim), value.element_size(), dim), part, seen)
 
     def own(self, table: Table, existing: Any, rank: Rank) -> Any:
         if existing is None:

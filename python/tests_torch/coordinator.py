@@ -180,8 +180,9 @@ class Coordinator:
                 member.agent.stop(until)
                 member.agent.give(message, listener=listener if rank == 0 else None)
 
-    def shards_world(self, members, step, parts, until=0):
-        """Gives them a world that begins with a state in shards: its parts by their keys."""
+    def shards_world(self, members, step, parts, until=0, stay=()):
+        """Gives them a world that begins with a state in shards: its parts by their keys. stay: those that have of it what their last world
+        has left to them."""
         shards = sorted((key for key in parts if key[0] == "d"), key=lambda key: int(key[1:].split(".")[0]))
         described = next(path for key, path in sorted(parts.items()) if key[0] == "r")
         for member in members:
@@ -193,7 +194,8 @@ class Coordinator:
                 return {"type": "had", "round": number, "parts": found}
 
             member.agent.answers["want"] = had
-        self.world(members, step, members, described, until, shards=shards)
+        told = {member: {"restore": member not in stay, "snapshot": described} for member in members}
+        self.world(members, step, members, described, until, told, shards=shards)
 
     def save_shards(self, members, step):
         """Has each write its shard of the state after a step; the parts by their keys."""

@@ -2,7 +2,8 @@
 compare, as JSON lines.
 
 Arguments: what is odd about the state ("", "narrow": alone it is of another shape, "columns": it is not sharded by rows,
-"unnamed": over no mesh that is named), and how many epochs it trains.
+"unnamed": over no mesh that is named, "reused": that of the last world is overwritten) or the SDK ("older": it knows nothing of
+handovers), and how many epochs it trains.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from torch.utils.data import TensorDataset
 
 import concertina.fsdp as elastic
 from concertina.export import export
+from tests_torch import stops
 
 ODD = sys.argv[1] if __name__ == "__main__" else ""
 STEPS = {"epochs": 2, "global_batch": 6, "micro_batch": 2, "evaluate": "epoch"}
@@ -104,9 +106,17 @@ def exported(checkpoint: str, folder: str) -> tuple[str, dict]:
 
 def main() -> None:
     steps = STEPS | {"epochs": int(sys.argv[2])} if len(sys.argv) > 2 else STEPS
+    if "TEST_DIR" in os.environ:
+        stops.in_shard_handovers(tell)
+    if ODD == "older":
+        elastic.KNOWS = ""
     job = elastic.join(seed=5)
     seen = job.values(epochs=0)
+    state: dict = {}
     for world in job.worlds():
+        if ODD == "reused" and state:
+            with torch.no_grad():
+                state["net"][0].weight.zero_()
         state = build(9 if ODD == "narrow" and world.size == 1 else 11)
         shard(state["net"], None if ODD == "unnamed" else job.mesh)
         state |= optimizers(state)

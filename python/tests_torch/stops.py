@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
-from concertina import handover
+from concertina import handover, shardhandover
 
 
 def in_handovers(tell: Callable[..., None]) -> None:
@@ -36,3 +36,28 @@ def in_handovers(tell: Callable[..., None]) -> None:
         return room(self, number)
 
     handover.Handover._meet, handover.Handover._sent, handover._Incoming.room = meets, gives, comes
+
+
+def in_shard_handovers(tell: Callable[..., None]) -> None:
+    """The same where ranks give each other rows of a state in shards."""
+    one, folder = shardhandover.ShardHandover, os.environ["TEST_DIR"]
+    meet, send = one.meet, one._sent
+    if os.path.exists(f"{folder}/impatient"):
+        shardhandover.LIMIT = 1.0
+
+    def stops(self: shardhandover.ShardHandover, where: str) -> bool:
+        return os.path.exists(f"{folder}/stop-{where}-{self._rank.number}")
+
+    def meets(self, keys, cut):
+        tell(meeting=True)
+        if stops(self, "meeting"):
+            time.sleep(3600)
+        return meet(self, keys, cut)
+
+    def gives(self, bytes_, target, sent):
+        if stops(self, "handover"):
+            tell(handing=True)
+            time.sleep(3600)
+        return send(self, bytes_, target, sent)
+
+    one.meet, one._sent = meets, gives

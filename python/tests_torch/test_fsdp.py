@@ -35,7 +35,9 @@ def undisturbed() -> dict[int, float]:
     return found
 
 
-class Resized(unittest.TestCase):
+class Worlds(unittest.TestCase):
+    """Worlds of members whose state is in shards."""
+
     def coordinator(self, odd="") -> Coordinator:
         return self.enterContext(Coordinator(command=(MEMBER, odd)))
 
@@ -66,6 +68,13 @@ class Resized(unittest.TestCase):
         for step, loss in got.items():
             self.assertAlmostEqual(loss, want[step], delta=1e-6, msg=f"step {step}")
 
+    def fault(self, member):
+        while (message := member.message("a fault"))["type"] != "fault":
+            pass
+        return message["message"]
+
+
+class Resized(Worlds):
     def test_saved_at_4_and_restored_at_any_size(self):
         c = self.coordinator()
         everybody = c.start(8)
@@ -139,11 +148,6 @@ class Resized(unittest.TestCase):
         c.shards_world(members[:1], step, parts)
         c.end(members[:1])
         self.assert_undisturbed(*members)
-
-    def fault(self, member):
-        while (message := member.message("a fault"))["type"] != "fault":
-            pass
-        return message["message"]
 
     def test_a_model_of_another_shape(self):
         c = self.coordinator("narrow")

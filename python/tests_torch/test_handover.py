@@ -76,7 +76,7 @@ class Plans(unittest.TestCase):
             part, low = Elsewhere(value, 0, len(want)), 0
             while low < len(want):
                 high = min(len(want), low + value.element_size() * draw.randrange(1, 9))
-                got = handover._bytes_in(part, handover.Part(0, low, high))
+                got = handover.bytes_in(part, handover.Part(0, low, high))
                 self.assertEqual(bytes(got.tolist()), want[low:high], f"seed {seed}, {number}: {low} to {high} of {value.shape}, {value.stride()}")
                 low = high
 

@@ -1,0 +1,214 @@
+"""Gives the ranks of a world what each lacks of a state in shards, from those that have it, over the links of that world.
+
+A world of another size has the state in other intervals. Who was in the world before has one of them, by its rank there, and each rank of the new
+one takes what it is to have from all who have some of that, at once: so a rank gives and gets at a time, as a rule. What it had and is
+to have still is copied within its memory, and nothing else that it had comes to it. What nobody of the world has any more, since those have left
+it, or could not keep it, is read from the parts of the snapshot that the world begins with.
+
+Values go in turns, all ranks in the same order: what a rank had of a value is let go of once it has given that, before the
+next ones are made room for. So beside what it had and what the program has built there are the values of one turn.
+
+What is exchanged follows from how the state was cut and from who is there, which all have to know: they tell each other before anything is
+sent. Where they do not know the same nobody gives anything, and all read the snapshot.
+"""
+
+import collections
+import datetime
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from concertina.codec import Elsewhere, Local
+from concertina.handover import LIMIT, Part, Piece, bytes_in, failed, pieces_of, without_room
+from concertina.session import WorldChanged
+from concertina.shards import Cut, Move, Rank, given, taken, turns
+
+VERSION = 1
+"""Ranks of which one has another version exchange nothing. It changes with anything that all have to do in the same way."""
+KNOWS = f"shards-{VERSION}"
+"""What ranks say that know of it."""
+_TURN = 64 << 20
+"""So many bytes that a rank has of values before and after are exchanged in one turn, or one value with more."""
+
+
+class Held:
+    """What a process has of a state in shards that its last world has left to it, until it is given."""
+
+    def __init__(self, rank: Rank, key: str, locals_: Sequence[Local]):
+        """rank: the one that it had in that world. key: the part of a snapshot with the same. locals_: what it has of each value, by number."""
+        self.rank, self.key = rank, key
+        self._parts: list[memoryview | Elsewhere | None] = [local.part for local in locals_]
+        self._seen = [(local.seen, local.seen()) for local in locals_ if local.seen]
+
+    @property
+    def intact(self) -> bool:
+        """Whether nobody has written to it since, as far as that can be seen. What it was seen by is forgotten then."""
+        seen, self._seen = self._seen, []
+        return all(now() == before for now, before in seen)
+
+    def bytes_of(self, number: int, low: int, high: int) -> torch.Tensor:
+        """Some bytes of what it has of a value."""
+        part = self._parts[number]
+        if part is None:
+            raise AssertionError(f"value {number} was given")
+        return bytes_in(part, Part(0, low, high))
+
+    def let_go(self, numbers: range) -> None:
+        """Forgets what it has of these values, which it needs to give no more."""
+        for number in numbers:
+            self._parts[number] = None
+
+
+class _Coming(NamedTuple):
+    """A piece on its way to this rank."""
+
+    work: Any
+    bytes_: torch.Tensor
+    into: list[torch.Tensor]
+
+
+class ShardHandover:
+    """The part in it of one rank of a world. Raises RuntimeError when a rank is gone, or does nothing, or there is no memory for it, and
+    WorldChanged when the world is over.
+
+    aborted: whether the world has been broken off.
+    """
+
+    def __init__(self, rank: Rank, group: dist.ProcessGroup | None, aborted: Callable[[], bool], held: Held | None):
+        """rank: the one in this world, whose group this is; None for the default group. held: what this rank has; None for nothing."""
+        self._rank, self._group, self._aborted, self._held = rank, group, aborted, held
+
+    def meet(self, keys: Sequence[str], cut: Cut) -> Mapping[int, int]:
+        """See sharded.Links. Waits for as long as exchanges of the program do: others may still build their models."""
+        held = self._held
+        if held and (held.rank.of != cut.ranks or held.key != keys[held.rank.number] or not held.intact):
+            held = self._held = None
+        told = torch.zeros(2, self._rank.of, dtype=torch.int64)
+        told[0, self._rank.number] = held.rank.number + 1 if held else 0
+        told[1, self._rank.number] = _digest(keys, cut)
+        try:
+            dist.all_reduce(told, group=self._group)
+        except RuntimeError as error:
+            raise failed(" ".join(str(error).split())) from error
+        if self._aborted():
+            raise WorldChanged
+        numbers, digests = told.tolist()
+        there = {number - 1: rank for rank, number in enumerate(numbers) if number}
+        if len({*digests}) > 1 or len(there) < sum(number > 0 for number in numbers):
+            there = {}
+        if not there:
+            self._held = None
+        return there
+
+    def exchange(self, cut: Cut, there: Mapping[int, int], place: Callable[[int], memoryview]) -> None:
+        """See sharded.Links."""
+        with without_room():
+            sent, came = collections.Counter[int](), collections.Counter[int]()
+            for turn in turns(cut, self._rank.of, _TURN):
+                self._turn(cut, there, turn, {number: place(number) for number in turn}, sent, came)
+                if self._held:
+                    self._held.let_go(turn)
+            self._held = None
+
+    def _turn(
+        self,
+        cut: Cut,
+        there: Mapping[int, int],
+        turn: range,
+        into: Mapping[int, memoryview],
+        sent: collections.Counter[int],
+        came: collections.Counter[int],
+    ) -> None:
+        """sent, came: how many pieces each rank was sent, and has sent: both of two that exchange some count alike."""
+        coming: list[_Coming] = []
+        for source, places in self._wanted(cut, there, turn, into).items():
+            for piece in pieces_of({number: len(memory) for number, memory in places.items()}):
+                some = [torch.frombuffer(places[part.at], dtype=torch.uint8)[part.low : part.high] for part in piece.parts]
+                bytes_ = some[0] if len(some) == 1 else torch.empty(piece.size, dtype=torch.uint8)
+                work = dist.irecv(bytes_, source, group=self._group, tag=came[source])
+                coming.append(_Coming(work, bytes_, some))
+                came[source] += 1
+        sending = [
+            (self._sent(bytes_, target, sent), bytes_)  # which have to live until they are sent
+            for target, moves in self._given(cut, turn).items()
+            for bytes_ in self._outgoing(cut, moves)
+        ]
+        self._stay(cut, turn, into)
+        for work, bytes_, some in coming:
+            self._await(work)
+            if len(some) > 1:
+                for one, its in zip(some, bytes_.split([len(one) for one in some]), strict=True):
+                    one.copy_(its)
+        for work, _ in sending:
+            self._await(work)
+        if self._aborted():
+            raise WorldChanged
+
+    def _wanted(
+        self, cut: Cut, there: Mapping[int, int], turn: range, into: Mapping[int, memoryview]
+    ) -> dict[int, dict[int, memoryview]]:
+        """Where what other ranks of this world give goes, by rank and number of the value."""
+        found: dict[int, dict[int, memoryview]] = {}
+        for number in turn:
+            table = cut.tables[number]
+            begin = table.rows(self._rank).start
+            for source, start, end in taken(table, cut.ranks, self._rank):
+                if there.get(source, self._rank.number) != self._rank.number:
+                    place = into[number][(start - begin) * table.row : (end - begin) * table.row]
+                    found.setdefault(there[source], {})[number] = place
+        return found
+
+    def _given(self, cut: Cut, turn: range) -> dict[int, dict[int, Move]]:
+        """What other ranks of this world take of what this one has, by rank and number of the value."""
+        found: dict[int, dict[int, Move]] = {}
+        for number in turn if self._held else ():
+            for target, move in given(cut.tables[number], self._held.rank, self._rank.of):
+                if target != self._rank.number:
+                    found.setdefault(target, {})[number] = move
+        return found
+
+    def _outgoing(self, cut: Cut, moves: Mapping[int, Move]) -> Sequence[torch.Tensor]:
+        """The bytes of the pieces in which so much is given."""
+        sizes = {number: (move.end - move.start) * cut.tables[number].row for number, move in moves.items()}
+        return [self._bytes_of(cut, moves, piece) for piece in pieces_of(sizes)]
+
+    def _bytes_of(self, cut: Cut, moves: Mapping[int, Move], piece: Piece) -> torch.Tensor:
+        some = []
+        for number, low, high in piece.parts:
+            table = cut.tables[number]
+            at = (moves[number].start - table.rows(self._held.rank).start) * table.row
+            some.append(self._held.bytes_of(number, at + low, at + high))
+        return some[0] if len(some) == 1 else torch.cat(some)
+
+    def _stay(self, cut: Cut, turn: range, into: Mapping[int, memoryview]) -> None:
+        """Copies what this rank had and is to have still."""
+        for number in turn if self._held else ():
+            table = cut.tables[number]
+            had, has = table.rows(self._held.rank).start, table.rows(self._rank).start
+            for source, start, end in taken(table, cut.ranks, self._rank):
+                if source == self._held.rank.number:
+                    place = into[number][(start - has) * table.row : (end - has) * table.row]
+                    bytes_ = self._held.bytes_of(number, (start - had) * table.row, (end - had) * table.row)
+                    torch.frombuffer(place, dtype=torch.uint8).copy_(bytes_)
+
+    def _sent(self, bytes_: torch.Tensor, target: int, sent: collections.Counter[int]) -> Any:
+        work = dist.isend(bytes_, target, group=self._group, tag=sent[target])
+        sent[target] += 1
+        return work
+
+    def _await(self, work: Any) -> None:
+        """Waits for a piece."""
+        try:
+            work.wait(datetime.timedelta(seconds=LIMIT))
+        except RuntimeError as error:
+            raise failed(" ".join(str(error).split())) from error
+
+
+def _digest(keys: Sequence[str], cut: Cut) -> int:
+    """The same on ranks that are to have the same state, cut from the same one."""
+    told = json.dumps([*keys, cut.described()]).encode()
+    return int.from_bytes(hashlib.sha256(told).digest()[:8], "big") >> 2
