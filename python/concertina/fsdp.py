@@ -37,13 +37,12 @@ from concertina import mistakes, randomness
 from concertina import plan as plans
 from concertina import torch as _torch
 from concertina.agent import AgentError
-from concertina.codec import SnapshotError
 from concertina.loader import Loader
 from concertina.member import checked
 from concertina.shardhandover import KNOWS, Held, ShardHandover
 from concertina.shards import MOST, Rank
 from concertina.streams import Stream
-from concertina.tensors import is_sharded, out_of_memory
+from concertina.tensors import is_sharded
 from concertina.torch import Step
 from concertina.world import Assignment, Change, World
 
@@ -71,7 +70,7 @@ class Job(_torch.Job):
 
     def __init__(self, *, seed: int = 0, backend: str | None = None):
         self._coming_in: Assignment | None = None  # a world whose state is not there yet
-        self._held: Held | None = None  # what the last world has left, as long as that may be given to others
+        self._held: Held | None = None  # what the last world has left, until it is given to others
         self._first_values: Callable[[], None] | None = None
         self._mesh: DeviceMesh | None = None
         super().__init__({}, seed=seed, backend=backend)
@@ -149,9 +148,11 @@ class Job(_torch.Job):
                 f"a state in shards has at most {MOST} ranks, and this world has {world.size}, of which nobody could take a "
                 "snapshot: set spec.workers.max to fewer workers"
             )
-        # Of what was built in the last world no more is needed than its rows, until those are given.
-        self._held = self._hold(assigned)
-        self._groups.knows = "" if self._groups.by_device else KNOWS  # Between devices it was not tried yet.
+        # Of what was built in the last world no more is needed than its rows, until those are given. The operator says whether the state is
+        # that with which this world begins, or was gone back from.
+        if assigned.restore or not assigned.shards or self._held and self._held.step != assigned.world.from_step:
+            self._held = None
+        self._groups.knows = "" if self._groups.by_device else KNOWS
         self._live.doubt()
         self._coming_in, self._state = assigned, {}
         self._keeper.take({})
@@ -160,24 +161,24 @@ class Job(_torch.Job):
         super()._enter_world(assigned)
         self._reseed(randomness.seed_of(self._seed, "state"))
 
-    def _hold(self, assigned: Assignment) -> Held | None:
-        """What this process has of the state with which a world begins: something where the operator says that it is that, which nothing has
-        begun to change."""
-        before, step = self._world, assigned.world.from_step
-        if assigned.restore or not assigned.shards or before is None or self._groups.by_device:
-            return None
-        if self._coming_in or not self._live.clean or self._place.step != step:
-            return None
-        try:
-            with out_of_memory():
-                layout, parts = self._keeper.shards()
-        except (MemoryError, OSError, SnapshotError):
-            return None  # The snapshot is there.
-        return Held(Rank(before.rank, before.size), f"d{before.rank}.{before.size}.{layout}", parts)
+    def _go_back(self) -> None:
+        super()._go_back()
+        self._held = self._hold()  # Before the program goes on, which may do anything with what it has built.
 
-    def _leave(self) -> None:
+    def _hold(self) -> Held | None:
+        """What this process has of the state that its world has left to it, where nothing has begun to change that."""
+        before = self._world
+        if self._session.agent is None or before is None or self._coming_in or self._groups.by_device or not self._live.clean:
+            return None  # Between devices it was not tried yet.
+        try:
+            layout, parts = self._keeper.shards()
+        except Exception:
+            return None  # It cannot be kept, which is told where it is to be.
+        return Held(Rank(before.rank, before.size), self._place.step, layout, parts)
+
+    def _close(self) -> None:
         self._held = None
-        super()._leave()
+        super()._close()
 
     def _adopt(self, assigned: Assignment) -> None:
         """The state is not built yet: see _come_in()."""

@@ -38,9 +38,10 @@ _TURN = 64 << 20
 class Held:
     """What a process has of a state in shards that its last world has left to it, until it is given."""
 
-    def __init__(self, rank: Rank, key: str, locals_: Sequence[Local]):
-        """rank: the one that it had in that world. key: the part of a snapshot with the same. locals_: what it has of each value, by number."""
-        self.rank, self.key = rank, key
+    def __init__(self, rank: Rank, step: int, layout: str, locals_: Sequence[Local]):
+        """rank: the one that it had in that world. step: after which the state is. layout: as a snapshot's part with the same is named.
+        locals_: what it has of each value, by number."""
+        self.rank, self.step, self.key = rank, step, f"d{rank.number}.{rank.of}.{layout}"
         self._parts: list[memoryview | Elsewhere | None] = [local.part for local in locals_]
         self._seen = [(local.seen, local.seen()) for local in locals_ if local.seen]
 

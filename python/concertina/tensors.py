@@ -91,7 +91,8 @@ class TensorCodec(snapshot.Codec):
         dim = _dim_of(value, where, rank, self._local is not None)
         own = _rows(value, dim)
         tag, part = self.buffer(own)
-        seen = None if own.is_inference() else lambda: own._version
+        # What is written through the DTensor is counted there, and what is written to its part past it at that.
+        seen = None if own.is_inference() else lambda: (value._version, own._version)
         return Local(Table(where, tag["tensor"], by_rows(tuple(value.shape), dim), value.element_size(), dim), part, seen)
 
     def own(self, table: Table, existing: Any, rank: Rank) -> Any:

@@ -6,13 +6,14 @@ import pathlib
 import random
 import tempfile
 import unittest
+from unittest import mock
 
 from concertina import reports, sharded, snapshot
 from concertina.agent import AgentError
 from concertina.codec import Codec, Local
 from concertina.keeper import Keeper
 from concertina.session import Session, WorldChanged, start
-from concertina.shards import Cut, Gathering, Interval, Move, Rank, Table, by_rows, chunk, joined, plan
+from concertina.shards import Cut, Gathering, Interval, Move, Rank, Table, by_rows, chunk, given, joined, plan, taken, turns
 from concertina.snapshot import Image, SnapshotError
 from concertina.world import assignment
 from tests.fakeagent import FakeAgent, excerpt, world
@@ -75,6 +76,38 @@ class Plans(unittest.TestCase):
                     self.assertIn(source, gathering.sources)
                     got += rows(before, source)[offset : offset + size]
                 self.assertEqual(got, want[at : at + table.size(rank)], (seed, was, rank, table))
+
+    def test_who_gives_and_who_takes_say_the_same(self):
+        seed = random.randrange(2**32)
+        draw = random.Random(seed)
+        for _ in range(60):
+            was, now = draw.randint(1, 20), draw.randint(1, 20)
+            table = Table("a", "uint8", (draw.randint(0, 60), draw.randint(0, 2)), 1)
+            if draw.randrange(4) == 0:
+                table = Table("whole", "uint8", (1, 5), 1, None)
+            takes = [(other, move) for other in range(now) for move in taken(table, was, Rank(other, now))]
+            gives = [it for number in range(was) for it in given(table, Rank(number, was), now)]
+            self.assertEqual(sorted(gives), sorted(takes), (seed, was, now, table))
+            for other in range(now):
+                rows = [row for taker, move in takes if taker == other for row in range(move.start, move.end)]
+                self.assertEqual(rows, [*range(*table.rows(Rank(other, now)))] if table.row else [], (seed, was, now, table))
+
+    def test_turns_have_each_value_once_in_order_and_no_more_than_there_is_room_for(self):
+        seed = random.randrange(2**32)
+        draw = random.Random(seed)
+        for _ in range(60):
+            was, now, most = draw.randint(1, 9), draw.randint(1, 9), draw.randint(1, 900)
+            cut = Cut(was, tuple(Table(f"{i}", "uint8", (draw.randint(0, 300), 2), 1) for i in range(draw.randrange(12))))
+            found = turns(cut, now, most)
+            self.assertEqual([number for turn in found for number in turn], [*range(len(cut.tables))], seed)
+            for turn in found:
+                for rank in range(max(was, now)):
+                    some = [cut.tables[i].size(Rank(rank, of)) for i in turn for of in (was, now) if rank < of]
+                    self.assertTrue(len(turn) == 1 or sum(some) <= most, seed)
+            sizes = [sum(cut.tables[i].size(Rank(0, of)) for i in turn for of in (was, now)) for turn in found]
+            for one, other in zip(found, found[1:], strict=False):
+                first = sum(cut.tables[other[0]].size(Rank(0, of)) for of in (was, now))
+                self.assertGreater(sizes[found.index(one)] + first, most, (seed, "it had room for one more"))
 
     def test_rows_along_any_dimension(self):
         for shape in (5,), (5, 3), (2, 3, 4):
@@ -141,6 +174,26 @@ class Thing:
         self.state = state
 
 
+class Links:
+    """What gives a rank the rows of those that are there, and nonsense for those that are not."""
+
+    def __init__(self, test, there, rank):
+        self.test, self.there, self.rank, self.places = test, there, rank, []
+
+    def meet(self, keys, cut):
+        self.test.assertEqual((keys, cut.ranks), (self.test.keys, len(keys)))
+        return self.there
+
+    def exchange(self, cut, there, place):
+        for number, table in enumerate(cut.tables):
+            self.places.append(number)
+            memory, begin = place(number), table.rows(self.rank).start
+            content = next(self.test.contents[name] for name in self.test.contents if f"['{name}']" in table.name)
+            for source, low, high in taken(table, cut.ranks, self.rank):
+                its = content[low * table.row : high * table.row] if source in there else b"\xdd" * (high - low) * table.row
+                memory[(low - begin) * table.row : (high - begin) * table.row] = its
+
+
 class Files(unittest.TestCase):
     def setUp(self):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
@@ -189,6 +242,24 @@ class Files(unittest.TestCase):
                         want = self.state(rank)["net"]
                         for name, value in state["net"].items():
                             self.assertEqual(value.own, want[name].own, name)
+
+    def test_what_ranks_of_the_world_have_is_not_asked_for(self):
+        self.save(3)
+        for rank, there, wanted in (Rank(1, 4), {0: 2, 1: 1, 2: 0}, []), (Rank(0, 2), {1: 0}, [0]), (Rank(1, 2), {0: 1}, [1, 2]), (Rank(0, 2), {}, [0, 1]):
+            with self.subTest(rank=rank, there=there):
+                links, want = Links(self, there, rank), self.state(rank)["net"]
+                _, state = sharded.read(self.whole, self.keys, self.fetch, RowsCodec(rank), self.state(rank, blank=True), rank, links)
+                for name, value in state["net"].items():
+                    self.assertEqual(value.own, want[name].own, name)
+                self.assertEqual(self.wanted, [self.keys[number] for number in wanted])
+                self.assertEqual(links.places, [*range(4)] if there else [])
+
+    def test_another_shape_is_refused_before_anybody_meets(self):
+        self.save(2)
+        links = mock.Mock()
+        with self.assertRaisesRegex(SnapshotError, "is in shards in the snapshot, and not in this job"):
+            sharded.read(self.whole, self.keys, self.fetch, RowsCodec(Rank(0, 2)), {}, Rank(0, 2), links)
+        links.meet.assert_not_called()
 
     def test_a_process_of_a_worker_loads_those_of_any_number_of_them(self):
         self.save(3)

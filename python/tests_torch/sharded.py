@@ -106,17 +106,12 @@ def exported(checkpoint: str, folder: str) -> tuple[str, dict]:
 
 def main() -> None:
     steps = STEPS | {"epochs": int(sys.argv[2])} if len(sys.argv) > 2 else STEPS
-    if "TEST_DIR" in os.environ:
-        stops.in_shard_handovers(tell)
+    stops.in_shard_handovers(tell)
     if ODD == "older":
         elastic.KNOWS = ""
     job = elastic.join(seed=5)
     seen = job.values(epochs=0)
-    state: dict = {}
     for world in job.worlds():
-        if ODD == "reused" and state:
-            with torch.no_grad():
-                state["net"][0].weight.zero_()
         state = build(9 if ODD == "narrow" and world.size == 1 else 11)
         shard(state["net"], None if ODD == "unnamed" else job.mesh)
         state |= optimizers(state)
@@ -134,6 +129,9 @@ def main() -> None:
                 loss = train(step, state)
                 tell(step=step.number, loss=loss, pid=os.getpid(), state=digest(state))
                 time.sleep(0.02)
+        if ODD == "reused":
+            with torch.no_grad():
+                state["net"][0].weight.zero_()
     tell(end=True, evaluations=seen.epochs)
 
 

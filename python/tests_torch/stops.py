@@ -39,8 +39,8 @@ def in_handovers(tell: Callable[..., None]) -> None:
 
 
 def in_shard_handovers(tell: Callable[..., None]) -> None:
-    """The same where ranks give each other rows of a state in shards."""
-    one, folder = shardhandover.ShardHandover, os.environ["TEST_DIR"]
+    """The same where ranks give each other rows of a state in shards. It also tells how many have some to give."""
+    one, folder = shardhandover.ShardHandover, os.environ.get("TEST_DIR", os.devnull)
     meet, send = one.meet, one._sent
     if os.path.exists(f"{folder}/impatient"):
         shardhandover.LIMIT = 1.0
@@ -52,7 +52,9 @@ def in_shard_handovers(tell: Callable[..., None]) -> None:
         tell(meeting=True)
         if stops(self, "meeting"):
             time.sleep(3600)
-        return meet(self, keys, cut)
+        there = meet(self, keys, cut)
+        tell(gives=len(there))
+        return there
 
     def gives(self, bytes_, target, sent):
         if stops(self, "handover"):

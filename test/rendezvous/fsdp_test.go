@@ -23,6 +23,8 @@ type told struct {
 	Done  *uint64
 	Step  uint64
 	State string
+	// Gives is how many ranks of a world that is to begin give others what they have of the state.
+	Gives int
 }
 
 // inFSDP has a job's programs train the model of the Python tests, which fully_shard() cuts, in the PyTorch root.
@@ -148,8 +150,18 @@ func TestModelInShardsWithRealAgents(t *testing.T) {
 	s.isDurable(grown)
 
 	steps := map[uint64]map[string]bool{}
-	if sizes := follow(t, steps, s.killAll(0)); sizes[3] < 3 || sizes[2] < 2 || sizes[4] < 4 {
+	before := s.killAll(0)
+	if sizes := follow(t, steps, before); sizes[3] < 3 || sizes[2] < 2 || sizes[4] < 4 {
 		t.Errorf("worlds of 3, 2 and 4 were to begin on each rank; by their sizes %v have begun", sizes)
+	}
+	gave := map[int]int{}
+	for _, lines := range before {
+		for _, line := range lines {
+			gave[line.Gives]++
+		}
+	}
+	if gave[2] == 0 { // in one of the two changes at least: after a loss nobody does
+		t.Errorf("two were to give others their rows; so often it was heard that so many do: %v", gave)
 	}
 	durable := s.leader.Observe(s.team.key).Durable
 	if got := s.exported(filepath.Join(s.kept, durable.Path)); !steps[durable.Snapshot.Step][got] {
