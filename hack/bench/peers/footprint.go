@@ -20,6 +20,8 @@ const (
 	holders = 4
 	// sampled is how often that is looked at.
 	sampled = 50 * time.Millisecond
+	// snapshotEvery is often enough that all the snapshots that are kept at once are there within the time that is measured.
+	snapshotEvery = "10s"
 )
 
 // footprint is the most that one member has held at once, in bytes.
@@ -33,7 +35,7 @@ type footprint struct {
 // Footprint measures what snapshots take on each node, and the agent beside them: while nothing changes, for so long, and then
 // while a member is killed and another one comes.
 func (b Bench) Footprint(ctx context.Context, steady time.Duration) (err error) {
-	b.Contenders = []string{ours}
+	b.Contenders, b.SnapshotEvery = []string{ours}, snapshotEvery
 	p, err := b.place(ctx)
 	if err != nil {
 		return err
