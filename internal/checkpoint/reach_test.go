@@ -7,16 +7,26 @@ import (
 	"testing"
 )
 
-// The kernel still takes connections for a process that was killed, until it comes to its port, and resets them then: nobody is there.
+// The kernel closes what a process that was killed had taken, still takes connections for it until it comes to its port, and resets
+// them then: nobody is there.
 func TestReachIsRefusedWhereTheProcessEnds(t *testing.T) {
 	ending, peer := takesConnections(t)
 	ended := make(chan error, 1)
 	go func() {
-		conn, err := ending.AcceptTCP()
-		if err == nil {
-			err = errors.Join(ending.Close(), conn.SetLinger(0), conn.Close())
-		}
-		ended <- err
+		ended <- func() error {
+			taken, err := ending.AcceptTCP()
+			if err != nil {
+				return err
+			}
+			if err := taken.Close(); err != nil {
+				return err
+			}
+			queued, err := ending.AcceptTCP()
+			if err != nil {
+				return err
+			}
+			return errors.Join(ending.Close(), queued.SetLinger(0), queued.Close())
+		}()
 	}()
 	if err := Reach(t.Context(), peer, fetcher); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("who has ended while it was asked for is not known to have: %v", err)
@@ -48,7 +58,7 @@ func TestReachIsNotRefusedWhereConnectionsBreak(t *testing.T) {
 	if err := breaking.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if taken := <-ended; taken != 2 {
+	if taken := <-ended; taken != greetings {
 		t.Errorf("it was asked for %d times", taken)
 	}
 }
