@@ -129,6 +129,7 @@ for _ in range(60):
     for step in elastic.join({}).steps([0], global_batch=1, epochs=1):
         with step:
             dist.all_reduce(torch.ones(1))  # a tensor that only gloo still holds when the step is over
+            dist.all_reduce(torch.ones(1), group=dist.new_group())
 """
 
 
