@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -47,11 +48,10 @@ func open(t testing.TB, keep int) *Store {
 }
 
 func content(seed uint64, size int) []byte {
-	random := rand.New(rand.NewPCG(seed, 0))
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
 	all := make([]byte, size)
-	for i := range all {
-		all[i] = byte(random.Uint32())
-	}
+	_, _ = rand.NewChaCha8(key).Read(all) // never fails
 	return all
 }
 

@@ -23,6 +23,9 @@ import (
 // connectTimeout bounds the TCP connection and the TLS handshake, each.
 const connectTimeout = 5 * time.Second
 
+// greetings is how often an agent is asked whether it is there that cuts connections off.
+const greetings = 3
+
 // maxRefusal is how much of a holder's words goes into an error.
 const maxRefusal = 200
 
@@ -241,15 +244,34 @@ func (g *gathering) ask(ctx context.Context, method string, want Snapshot, query
 	request.Header.Set("Authorization", scheme+hex.EncodeToString(holder.Ticket))
 	request.Header.Set(waitsHeader, "1")
 	response, err := transport.RoundTrip(request)
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+	if brokeOff(err) {
 		err = fmt.Errorf("%w: %w", errHungUp, err)
 	}
 	return response, err
 }
 
+// brokeOff says whether the other end has ended a connection without a word.
+func brokeOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
 // Reach says whether the agent of a peer answers where it serves its snapshots, with the certificate that is known
-// for it: nil, or what is wrong. It asks for nothing.
-func Reach(ctx context.Context, peer Holder, identity *Identity) error {
+// for it: nil, or what is wrong, which is syscall.ECONNREFUSED where nobody is at its port. It asks for nothing.
+//
+// The kernel closes what an ended process had open in an order of its own, with the memory of removed snapshots in between, and
+// takes connections for it until it comes to the port: it resets them then. So who is cut off asks again, and once more, for a
+// connection that the process itself had taken is closed before.
+func Reach(ctx context.Context, peer Holder, identity *Identity) (err error) {
+	for range greetings {
+		if err = greet(ctx, peer, identity); !brokeOff(err) {
+			break
+		}
+	}
+	return err
+}
+
+// greet shakes hands with the agent of a peer.
+func greet(ctx context.Context, peer Holder, identity *Identity) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", peer.String())
 	if err != nil {
 		return err

@@ -74,7 +74,11 @@ func FuzzAnswer(f *testing.F) {
 		said := make(chan struct{})
 		go func() {
 			defer close(said)
-			if conn, err := listener.Accept(); err == nil {
+			for { // Who has got nothing, or what is wrong, asks again.
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
 				_ = conn.SetDeadline(time.Now().Add(stallTimeout))
 				_, _ = conn.Read(make([]byte, 4<<10))
 				_, _ = conn.Write(words)

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -228,7 +229,7 @@ func TestManyWorkersGetTheSame(t *testing.T) {
 				}
 				for i, n := range nodes[holders:] {
 					got, err := os.ReadFile(n.store.path(want.ID))
-					if err != nil || !slices.Equal(got, data) {
+					if err != nil || !bytes.Equal(got, data) {
 						t.Errorf("worker %d has %d bytes that are not those of the state (%v)", i, len(got), err)
 					}
 				}
@@ -298,7 +299,7 @@ func TestWhoHadAllOfItGoes(t *testing.T) {
 					t.Errorf("it ends after %s", took)
 				}
 				for _, n := range nodes[1:] {
-					if got, err := os.ReadFile(n.store.path(want.ID)); row.ends && (err != nil || !slices.Equal(got, data)) {
+					if got, err := os.ReadFile(n.store.path(want.ID)); row.ends && (err != nil || !bytes.Equal(got, data)) {
 						t.Errorf("%d bytes are not those of the state (%v)", len(got), err)
 					}
 					if left := files(t, n.store); row.ends && len(left) != 1 || !row.ends && len(left) != 0 {
@@ -341,7 +342,7 @@ func TestAPeerThatGivesWhatIsAltered(t *testing.T) {
 		if nodes[1].up.bytes.Load() < 1<<20 {
 			t.Error("the peer was asked for nothing")
 		}
-		if got, err := os.ReadFile(n.store.path(want.ID)); err != nil || !slices.Equal(got, data) {
+		if got, err := os.ReadFile(n.store.path(want.ID)); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("it has %d bytes that are not those of the state (%v)", len(got), err)
 		}
 		leave(t, nodes)

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -124,7 +125,7 @@ func TestAnOwnFileThatWasAltered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := os.ReadFile(path); err != nil || !cmp.Equal(got, data) {
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("it has other bytes than the holder (%v)", err)
 	}
 }

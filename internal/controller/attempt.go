@@ -38,7 +38,7 @@ func (p *planner) runGang() {
 		p.account(true)
 		p.complete()
 	case phaseUnheard:
-		p.expect(members(p.crew(pods), 0))
+		p.expectCrew(p.crew(pods), 0)
 	case phaseBurned:
 		p.runBurned(pods)
 	case phaseFixed:
@@ -59,7 +59,7 @@ func (p *planner) runBurned(pods []*corev1.Pod) {
 		p.handle(failure)
 		return
 	}
-	p.expect(members(p.crew(pods), 0))
+	p.expectCrew(p.crew(pods), 0)
 	if firstBound, _ := placement(pods); p.Memory.Since.After(firstBound) {
 		p.checkStartTimeout(pods, p.Memory.Since)
 	} else {
@@ -76,7 +76,7 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 		return
 	}
 	if p.hadWorld() {
-		p.expect(members(p.crew(pods), p.World.Round)) // who is marked still leaves
+		p.expectCrew(p.crew(pods), p.World.Round) // who is marked still leaves
 	} else {
 		p.expect(gangMembers(pods))
 	}
@@ -109,7 +109,7 @@ func (p *planner) runDeserted(pods []*corev1.Pod) {
 		end()
 		return
 	}
-	p.expect(members(p.crew(pods), p.World.Round))
+	p.expectCrew(p.crew(pods), p.World.Round)
 	p.describeGang(pods, true)
 }
 

@@ -85,7 +85,7 @@ func (p *planner) afterParking(release func()) {
 		release()
 		return
 	}
-	p.expect(members(p.crew(p.gang()), p.World.Round))
+	p.expectCrew(p.crew(p.gang()), p.World.Round)
 	p.refreshCheckpoint()
 	p.lookAgain(left)
 }

@@ -128,6 +128,23 @@ func members(crew []worker, round uint64) []rendezvous.Member {
 	return all
 }
 
+// expectCrew has the rendezvous expect a crew, and know who of those that it is not to expect any more has ended.
+func (p *planner) expectCrew(crew []worker, round uint64) {
+	p.expect(members(crew, round))
+	p.plan.Actions.Expect.Ended = p.over(crew, round)
+}
+
+// over are those who have ended, and of whom the rendezvous is told no more: what one of them held others may still try to get.
+func (p *planner) over(crew []worker, round uint64) []string {
+	uids := slices.Clone(p.Memory.Ended)
+	for i := range crew {
+		if w := &crew[i]; w.bound() && w.ended && w.accounted(round) {
+			uids = append(uids, string(w.pod.UID))
+		}
+	}
+	return uids
+}
+
 // leavingFor says for whom a worker leaves, where the reason does not say all.
 func leavingFor(w *worker) string {
 	if forOthers(w.leaving) {

@@ -156,7 +156,7 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.askForRefills(crew)
 	p.spawn(crew)
 	p.dismiss(crew)
-	p.expect(members(crew, p.World.Round))
+	p.expectCrew(crew, p.World.Round)
 	p.tellLeaving(crew)
 	p.tellUnheard(pods)
 	p.tellStaying(crew)

@@ -71,6 +71,9 @@ type Memory struct {
 	// others can make no step.
 	Vanished  []Vanished
 	Accounted bool
+	// Ended are the uids of the last pods that were gone once they had ended, the newest last. Lost, whoever is to get a state from one of these
+	// tries for as long as where nobody knows what has become of it.
+	Ended []string
 	// Trains is true while the job's world trains. Lost, progress is written a little more often at first.
 	Trains bool
 	// NotAllowedTold is true once an event has told that the job's preemption policy is not allowed, KueueTold once one has

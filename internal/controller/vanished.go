@@ -25,6 +25,10 @@ import (
 // and one that is not is found out in less.
 const kubeletPatience = time.Minute
 
+// keptEnded is of how many pods that are gone it is kept that they had ended. A world that begins with what one of them held does not know
+// it for long.
+const keptEnded = 256
+
 // Vanished is a worker whose pod is gone from the API, and of which nobody has said that it has ended: somebody
 // has deleted it by force. Its processes may train on.
 type Vanished struct {
@@ -143,6 +147,9 @@ func (m *memories) gone(job types.UID, pod *corev1.Pod, now time.Time) {
 	})
 	if vanished, ok := vanishedPod(pod, now); ok {
 		memory.Vanished = append(memory.Vanished, vanished)
+	} else if podEnded(pod) || containersEnded(pod) { // one that had no node yet may get one, where it was its label that went
+		memory.Ended = append(slices.Clone(memory.Ended), string(pod.UID))
+		memory.Ended = memory.Ended[max(0, len(memory.Ended)-keptEnded):]
 	}
 	m.jobs[job] = memory
 }

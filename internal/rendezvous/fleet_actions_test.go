@@ -170,9 +170,15 @@ func (f *fleet) notice() {
 		case p.dead && !p.want.Ended:
 			p.want.Lost, p.want.Ended = cmp.Or(p.want.Lost, "it has ended"), true
 		case p.dead && !f.matters(p):
-			delete(f.pods, uid)
+			f.nameNoMore(uid)
 		}
 	}
+}
+
+// nameNoMore has the controller name a worker no more that has ended.
+func (f *fleet) nameNoMore(uid string) {
+	delete(f.pods, uid)
+	f.over = append(f.over, uid)
 }
 
 // matters says whether a worker that has ended may have been in the world that there is. Until the newest round has

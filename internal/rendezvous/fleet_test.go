@@ -123,7 +123,9 @@ type fleet struct {
 	// waits says whether a leader decides later what a report has made possible; nil when none does.
 	waits func() bool
 
-	pods            map[string]*pod
+	pods map[string]*pod
+	// over are those who have ended, and are named as members no more.
+	over            []string
 	made            int
 	minimum, target int32
 	// spares is how many are to be kept beside a world of target.
@@ -288,7 +290,7 @@ func (f *fleet) gang() Gang {
 		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
 		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target, Spares: f.spares,
 		Sizes: f.sizes, Strategy: f.strategy, MayRestart: !f.spent, HangTimeout: f.hang, Durable: f.record, Storage: f.storage,
-		RegroupTimeout: time.Minute,
+		RegroupTimeout: time.Minute, Ended: f.over,
 	}
 	if f.draws != nil {
 		gang.Durable = rapid.SampledFrom(f.past).Draw(f.draws, "durable")

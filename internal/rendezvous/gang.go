@@ -36,6 +36,7 @@ func (m *Machine) expect(now time.Time, gang Gang) {
 	}
 	m.expectBest()
 	m.replaceMembers(now)
+	m.noteEnded()
 	if same {
 		return
 	}

@@ -59,7 +59,7 @@ func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 	if !m.bringsFor(b) {
 		m.restoring = m.restoringOf(m.checkpoints())
 		m.note(notedBroken, "those who are left of round %d have the state after step %d, and the storage that after step %d: it is brought",
-			m.world.record.Round, than, m.restoring.aim.Step)
+			m.world.record.Round, than, m.restoring.aim.Snapshot.Step)
 	}
 	r := m.restoring
 	r.over, r.later, r.than = false, true, than // or who had brought it is gone
@@ -73,7 +73,7 @@ func (m *Machine) bringLater(now time.Time, p *plan, than uint64) bool {
 		return true
 	case m.isUnanswered(now) && !m.isBringing(true): // who has just taken over may have an answer
 		m.giveUpLater(than, "nobody has had an answer from the storage for "+stuckTime.String())
-	case b.laterFor >= max(leastPatience, m.takesAgain(r.aim.Step-than)):
+	case b.laterFor >= max(leastPatience, m.takesAgain(r.aim.Snapshot.Step-than)):
 		m.giveUpLater(than, "it takes longer than to make the steps again")
 	default:
 		b.regrouping = false

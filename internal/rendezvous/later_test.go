@@ -269,7 +269,7 @@ func TestWhoKnowsNoPartsIsNeededForWhatIsInParts(t *testing.T) {
 	f.lose(l, "p02")
 	f.until(l, "it is brought", func() bool { r := m.restoring; return r.of != nil && r.who != "" })
 	r := m.restoring
-	r.found, r.parts = &r.aim, []Snapshot{r.aim}
+	r.found, r.parts = &r.aim.Snapshot, []Snapshot{r.aim.Snapshot}
 	if !m.isLeftOut(m.members["p03"]) {
 		t.Error("it would be in a world of which it does not know the state")
 	}

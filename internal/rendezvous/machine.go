@@ -245,6 +245,9 @@ type world struct {
 	parts    []Snapshot
 	holders  []holding
 	told     *supply
+	// givers says who the holders are, in their order, ended which of them are known to have ended.
+	givers []giver
+	ended  map[string]bool
 	// receivers are the ranks of those others who have to get some of it.
 	receivers []int32
 	// staging is what the member of each rank writes of a snapshot; nil where writers write all of it.

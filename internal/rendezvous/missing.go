@@ -66,6 +66,9 @@ func (m *Machine) checkpoints() []Durable {
 			all = append(all, said.Restored.Durable)
 		}
 	}
+	if m.bringsFor(m.broken) { // of another job's nobody may say any more that it is there: who had found it looks again, or has gone
+		all = append(all, m.restoring.aim)
+	}
 	all = slices.DeleteFunc(all, func(d Durable) bool {
 		there := d.Snapshot.Round > 0 || d.Path != "" && s.From != ""
 		return !there || !m.isOfHistory(d.Snapshot)
@@ -92,7 +95,7 @@ func (m *Machine) restoringOf(known []Durable) *restoring {
 		}
 	}
 	r := m.newRestoring(paths...)
-	r.of, r.aim = m.broken, known[0].Snapshot
+	r.of, r.aim = m.broken, known[0]
 	return r
 }
 
@@ -103,14 +106,14 @@ func (m *Machine) bringNewer() {
 		return
 	}
 	was, known := m.restoring, m.checkpoints()
-	if len(known) == 0 || newest(known[0].Snapshot, was.aim) >= 0 {
+	if len(known) == 0 || newest(known[0].Snapshot, was.aim.Snapshot) >= 0 {
 		return
 	}
 	m.bringAnew(known)
 	m.restoring.later, m.restoring.than = was.later, was.than
 	m.broken.laterFor, m.broken.laterAt = 0, time.Time{}
 	m.note(notedBroken, "what is missing of step %d, which has become durable, is brought instead of that of step %d",
-		known[0].Snapshot.Step, was.aim.Step)
+		known[0].Snapshot.Step, was.aim.Snapshot.Step)
 }
 
 // bringAnew begins anew, and knows which checkpoints cannot be used.

@@ -126,6 +126,24 @@ func TestTheNextLeaderHasTheMissingBrought(t *testing.T) {
 	}
 }
 
+// One alone tells of another job's checkpoint, of which another operator has no other word, and is named no more while others look for it.
+func TestTheMissingIsBroughtWithoutWhoKnewOfIt(t *testing.T) {
+	f, l := restoredFleet(t)
+	for _, uid := range []string{"p00", "p02"} {
+		f.pods[uid].restored = Restored{}
+	}
+	l = f.succeeded(l)
+	f.turns(l, 2)
+	f.shelf.cut = map[string]string{"p00": "slow", "p02": "slow"}
+	f.lose(l, "p01")
+	f.until(l, "it is brought", func() bool { return l.machine.restoring != nil && l.machine.restoring.of != nil })
+	f.nameNoMore("p01")
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 5)
+	f.shelf.cut = nil
+	f.goesOnFrom(l, 7, 2)
+}
+
 // The newest checkpoint of its own is brought where nobody has a later state any more, and not the one that the attempt began with.
 func TestTheNewestCheckpointIsBrought(t *testing.T) {
 	f, l := restoredFleet(t)

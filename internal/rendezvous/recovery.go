@@ -77,6 +77,10 @@ func (m *Machine) findBreak(now time.Time) {
 	faults := m.anyFault()
 	switch {
 	case lost == 0 && faults == 0 && !m.someoneOut():
+		if why := m.endedSupply(); why != "" {
+			m.breakWorld(now, &recovery{reason: ReasonRetried, why: why, judged: true}) // what fails now fails for that
+			return
+		}
 		m.findHang(now)
 	case m.gang.Strategy == InPlace && !m.isElastic():
 		if foreign, _ := m.programs(); foreign {

@@ -130,6 +130,7 @@ func (m *Machine) republish(now time.Time, uids []string) {
 		}
 		w.snapshot = &snapshot
 		w.holders, w.parts = m.holdersOf(snapshot)
+		w.givers = m.giversOf(w.holders)
 	}
 	if m.stepRound > m.base.Round {
 		m.stepRound, m.step = m.base.Round, m.base.FromStep

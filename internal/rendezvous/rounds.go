@@ -192,6 +192,7 @@ func (m *Machine) publish(now time.Time, done *pendingWrite) {
 	}
 	if p.snapshot != nil {
 		next.holders, next.parts = m.holdersOf(*p.snapshot)
+		next.givers = m.giversOf(next.holders)
 		next.receivers = m.receiversOf(next.ranks, p.live, next.supplied())
 	}
 	next.staging, next.copies = m.stagings(done.ranks.uids, &m.base), m.copiesAsked()

@@ -27,6 +27,8 @@ type Gang struct {
 	// long as they are not known to have ended. One that is left out is not wanted any more; that it is
 	// left out says nothing of its processes.
 	Members []Member
+	// Ended are the uids of those who were members, are left out by now, and whose processes are certainly gone, as far as that is known.
+	Ended []string
 	// Addresses are the IP addresses of each member's pod in all of its networks, by uid. One that has
 	// none yet is believed what it says, until it has.
 	Addresses map[string][]netip.Addr

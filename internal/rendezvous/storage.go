@@ -18,7 +18,7 @@ type restoring struct {
 	// of is the broken world that it is for, nil for the first one; aim is the newest checkpoint that was known of then, and vainly why
 	// none can be had.
 	of     *recovery
-	aim    Snapshot
+	aim    Durable
 	vainly string
 	// later is true where members have a state as well, after the step than: what is brought is to be later.
 	later bool

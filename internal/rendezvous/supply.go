@@ -126,6 +126,12 @@ func (s *supply) before() int {
 	return 1
 }
 
+// isOwn says whether a part is what differs by a rank.
+func (s *supply) isOwn(part int) bool {
+	_, common := slices.BinarySearch(s.whole.common, part)
+	return !common
+}
+
 // ownOf is the part that a rank has as its own, or the one that serves it; -1 for none.
 func (s *supply) ownOf(rank int32) int {
 	if own, has := s.own[rank]; has {

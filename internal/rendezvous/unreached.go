@@ -116,8 +116,8 @@ func (m *Machine) hearUnreached() map[string][]saying {
 		}
 		for _, u := range mem.report.Unreached {
 			of := holders[holder{u.Address, u.Serves}]
-			if of == nil || of == mem {
-				continue
+			if of == nil || of == mem || of.want.Ended {
+				continue // that one has ended explains it
 			}
 			if said[uid] = append(said[uid], saying{of, u.Why}); m.isLost(of) {
 				continue

@@ -126,11 +126,11 @@ class Groups:
         if not dist.is_initialized():
             return
         # A process group ends gloo's threads while it holds the interpreter's lock, and one of them
-        # may be waiting for that lock to let go of a tensor: then both wait for ever. The backend
+        # may be waiting for that lock to let go of a tensor: then both wait for ever. A backend
         # object lets the lock go first, so it has to be the last one.
-        backend = dist.group.WORLD._get_backend(torch.device("cpu")) if "gloo" in self.backend else None
+        backends = [_of_processors(group) for group in _groups()]  # of the program's own groups as well
         dist.destroy_process_group()
-        del backend
+        del backends
 
     def abort(self, limit: float | None = None) -> None:
         """Breaks off what its devices exchange, in the groups of the program as well. May be called in another thread, and
@@ -156,6 +156,13 @@ def outlive_peers(env: MutableMapping[str, str]) -> None:
 def _groups() -> list[dist.ProcessGroup]:
     """All groups that there are, those of the program as well."""
     return [*dist.distributed_c10d._world.pg_names]
+
+
+def _of_processors(group: dist.ProcessGroup) -> Any:
+    """The backend by which processors exchange in a group; None where it has none."""
+    with contextlib.suppress(RuntimeError):
+        return group._get_backend(torch.device("cpu"))
+    return None
 
 
 def _abort(group: dist.ProcessGroup) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 
 from tests.fakeagent import FakeAgent, excerpt, world
+from tests_torch import forkserver
 
 MEMBER = str(pathlib.Path(__file__).with_name("member.py"))
 SECONDS = 300
@@ -36,13 +37,8 @@ class Member:
         stack.callback(self.errors.close)
         env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
         env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TEST_DIR": folder}
-        self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", *map(str, command)],
-            env=env | {"CONCERTINA_SOCKET": self.agent.path, "LOCAL_RANK": str(place[0]), "LOCAL_WORLD_SIZE": str(place[1])},
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-        )
+        env |= {"CONCERTINA_SOCKET": self.agent.path, "LOCAL_RANK": str(place[0]), "LOCAL_WORLD_SIZE": str(place[1])}
+        self.process = forkserver.start(command, env, stdout=subprocess.PIPE, stderr=self.errors)
         self.lines: queue.Queue[dict] = queue.Queue()
         self.told: list[dict] = []
         self.snapshots: dict[int, str] = {}

@@ -1,8 +1,8 @@
 """Ranks of groups, each in a process of its own."""
 
+import contextlib
 import importlib
 import pickle
-import subprocess
 import sys
 import tempfile
 
@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from concertina.groups import Groups
+from tests_torch import forkserver
 
 
 def together(module, *cases):
@@ -18,21 +19,26 @@ def together(module, *cases):
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/asked", "wb") as asked:
             pickle.dump((module, cases), asked)
-        command = [sys.executable, "-X", "faulthandler", "-m", "tests_torch.ranks", folder]
-        env = {"PYTHONPATH": ":".join(sys.path)}
-        most = max(size for size, _ in cases)
-        ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True, env=env) for rank in range(most)]
-        try:
-            errors = [rank.communicate(timeout=300)[1] for rank in ranks]
-        finally:
+        most, ranks = max(size for size, _ in cases), []
+        with contextlib.ExitStack() as stack:
+            errors = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(most)]
+            for rank in range(most):
+                ranks.append(forkserver.start([__file__, folder, rank], {"PYTHONPATH": ":".join(sys.path)}, stderr=errors[rank]))
+                stack.callback(ranks[-1].wait)
+                stack.callback(ranks[-1].kill)
             for rank in ranks:
-                rank.kill()
-        assert not any(rank.returncode for rank in ranks), "\n".join(errors)
+                rank.wait(300)
+            assert not any(rank.returncode for rank in ranks), "\n".join(map(_text, errors))
         found = []
         for rank in range(most):
             with open(f"{folder}/{rank}", "rb") as answer:
                 found.append(pickle.load(answer))
         return [[found[rank][number] for rank in range(size)] for number, (size, _) in enumerate(cases)]
+
+
+def _text(file):
+    file.seek(0)
+    return file.read()
 
 
 def main(folder, rank):

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -16,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import concertina.torch as elastic
 from concertina.gradients import Among, Gradients, _grouped
 from concertina.worktime import WorkTime
+from tests_torch import forkserver
 
 SECONDS = 300
 TESTS = str(pathlib.Path(__file__).with_name("gradients_of_ranks.py"))
@@ -27,20 +27,16 @@ class OfRanks(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "WORLD_SIZE": str(size)}
         env |= {"MEET": os.path.join(folder.name, "store")}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-W", "ignore", TESTS], env=env | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True
-            )
-            for rank in range(size)
-        ]
-        try:
-            for rank in ranks:
-                _, errors = rank.communicate(timeout=SECONDS)
-                self.assertEqual(rank.returncode, 0, errors)
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
+        ranks = []
+        for rank in range(size):
+            errors = self.enterContext(tempfile.TemporaryFile("w+"))
+            ranks.append((forkserver.start([TESTS], env | {"RANK": str(rank)}, stderr=errors), errors))
+            self.addCleanup(ranks[-1][0].wait)
+            self.addCleanup(ranks[-1][0].kill)
+        for rank, errors in ranks:
+            code = rank.wait(SECONDS)
+            errors.seek(0)
+            self.assertEqual(code, 0, errors.read())
 
     def test_alone(self):
         self.run_together(1)

@@ -5,6 +5,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset
 import concertina.torch as elastic
 from concertina.gate import Phase
 from tests.fakeagent import FakeAgent, world
+from tests_torch import forkserver
 
 RANK = str(pathlib.Path(__file__).with_name("rank.py"))
 SECONDS = 300
@@ -24,25 +26,26 @@ class Group:
     """The ranks of one world, each a process of its own."""
 
     def __init__(self, arguments, environments):
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, RANK, *map(str, arguments)],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for env in environments
-        ]
+        self.stack = contextlib.ExitStack()
+        self.ranks = []
+        for env in environments:
+            files = [self.stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
+            env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | env
+            process = forkserver.start([RANK, *arguments], env, *files)
+            self.stack.callback(process.wait)
+            self.stack.callback(process.kill)
+            self.ranks.append((process, files))
 
     def end(self) -> list[tuple[int, str, str]]:
         """Exit code, output and errors of every rank."""
-        try:
-            outputs = [process.communicate(timeout=SECONDS) for process in self.processes]
-        finally:
-            for process in self.processes:
-                process.kill()
-        return [(p.returncode, *output) for p, output in zip(self.processes, outputs)]
+        with self.stack:
+            return [(process.wait(SECONDS), *map(read, files)) for process, files in self.ranks]
+
+
+def read(file) -> str:
+    """All that was written to a file."""
+    file.seek(0)
+    return file.read()
 
 
 class Worlds(unittest.TestCase):
@@ -126,6 +129,7 @@ for _ in range(60):
     for step in elastic.join({}).steps([0], global_batch=1, epochs=1):
         with step:
             dist.all_reduce(torch.ones(1))  # a tensor that only gloo still holds when the step is over
+            dist.all_reduce(torch.ones(1), group=dist.new_group())
 """
 
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,10 +28,7 @@ func TestAgentsOutliveTheirLeaders(t *testing.T) {
 	team := newTeam(t, 2)
 	socket, address := listen(t)
 	notes := t.TempDir()
-	binary := filepath.Join(notes, "agent")
-	if out, err := exec.Command("go", "build", "-o", binary, root+"/cmd/agent").CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
+	binary := buildAgent(t)
 	var workers []*worker
 	for i := range team.pods {
 		workers = append(workers, startWorker(t, team, i, binary, address, notes))
@@ -104,6 +102,30 @@ func TestAgentsOutliveTheirLeaders(t *testing.T) {
 	if found := durable(t.Context(), t, team.key); found.Round != 4 || found.Term != 5 {
 		t.Errorf("the record is at %+v", found)
 	}
+}
+
+// built is the folder of the agent's program, which is built for the first test that starts it.
+var built = struct {
+	sync.Once
+	folder string
+	err    error
+}{}
+
+// buildAgent builds the agent's program and returns its path.
+func buildAgent(t *testing.T) string {
+	t.Helper()
+	built.Do(func() {
+		if built.folder, built.err = os.MkdirTemp("", "agent"); built.err != nil {
+			return
+		}
+		if out, err := exec.Command("go", "build", "-o", built.folder, root+"/cmd/agent").CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("%w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatalf("build the agent: %v", built.err)
+	}
+	return filepath.Join(built.folder, "agent")
 }
 
 // worker is an agent's process.

@@ -3,7 +3,6 @@ package rendezvous
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,10 +20,7 @@ const launcher = `for i in 0 1; do RANK=$((2 * PET_NODE_RANK + i)) LOCAL_RANK=$i
 // TestProgramsLeaveTheirWorlds has real agents and a real operator change worlds of programs that are started anew in
 // each, and ask the Python SDK whether they should stop: all stop after the same step, and the next world begins there.
 func TestProgramsLeaveTheirWorlds(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "agent")
-	if out, err := exec.Command("go", "build", "-o", binary, root+"/cmd/agent").CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
+	binary := buildAgent(t)
 	program, err := filepath.Abs("testdata/leaves.py")
 	if err != nil {
 		t.Fatal(err)

@@ -69,6 +69,9 @@ func runWithCluster(m *testing.M) int {
 		if kubeconfig != "" {
 			_ = os.Remove(kubeconfig)
 		}
+		if built.folder != "" {
+			_ = os.RemoveAll(built.folder)
+		}
 		if err := environment.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stop etcd and kube-apiserver:", err)
 		}

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -39,6 +40,8 @@ type sharing struct {
 	// attempt is the one that those begin who are started, kept the folder of checkpoints; empty for a job without a storage.
 	attempt int32
 	kept    string
+	// every is how often a checkpoint is made; 0 for every second.
+	every time.Duration
 	// best is which checkpoints are kept for their scores.
 	best score.Best
 	// copies is on how many nodes each part is to be; 0 for what is usual.
@@ -103,15 +106,6 @@ func (r *rounds) all() []rendezvous.Record {
 	return slices.Clone(r.written)
 }
 
-func buildAgent(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "agent")
-	if out, err := exec.Command("go", "build", "-o", binary, root+"/cmd/agent").CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
-	return binary
-}
-
 // expect has the leader expect the workers that there are.
 func (s *sharing) expect() {
 	gang := s.team.gang(durable(s.t.Context(), s.t, s.team.key))
@@ -133,7 +127,7 @@ func (s *sharing) expect() {
 	}
 	gang.Target += int32(len(gang.Members)) - s.spares
 	if s.kept != "" {
-		gang.Storage = &rendezvous.Storage{Interval: time.Second, Keep: 2, Own: true, Best: rendezvous.Best{Best: s.best}}
+		gang.Storage = &rendezvous.Storage{Interval: cmp.Or(s.every, time.Second), Keep: 2, Own: true, Best: rendezvous.Best{Best: s.best}}
 	}
 	s.leader.Expect(s.team.key, gang)
 }

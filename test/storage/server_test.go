@@ -24,6 +24,8 @@ import (
 const (
 	accessKey = "tester"
 	secretKey = "not-a-secret"
+	// azureSecret is what a token has that is part of Azure's URLs.
+	azureSecret = "very-secret"
 )
 
 func TestMain(m *testing.M) {
@@ -34,6 +36,7 @@ func TestMain(m *testing.M) {
 	for name, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": "us-east-1",
 		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CA_BUNDLE": "", "AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
+		"AZURE_STORAGE_ACCOUNT": "tester", "AZURE_STORAGE_KEY": "", "AZURE_STORAGE_SAS_TOKEN": "sv=2024&sig=" + azureSecret,
 	} {
 		_ = os.Setenv(name, value)
 	}

@@ -197,6 +197,7 @@ func (c *cluster) job(mib, size int) (*v1alpha1.TrainingJob, error) {
 	job.Spec.Workers.Min, job.Spec.Workers.Max = ptr.To(int32(size-1)), ptr.To(int32(size))
 	job.Spec.Failure.MaxRestarts = ptr.To[int32](1000)
 	job.Spec.Checkpoint.Memory = v1alpha1.MemorySize(fmt.Sprintf("%dMi", 5*mib))
+	job.Spec.Checkpoint.MemoryInterval = c.SnapshotEvery
 	trainer := &job.Spec.Workers.Template.Spec.Containers[0]
 	trainer.Command = append([]string{"python3", source + "/examples/pytorch-digits/train.py"}, trainingFlags(mib)...)
 	trainer.Resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}}

@@ -20,6 +20,11 @@ const (
 	holders = 4
 	// sampled is how often that is looked at.
 	sampled = 50 * time.Millisecond
+	// snapshotEvery is often enough that all the snapshots that are kept at once are there within the time that is measured.
+	snapshotEvery = 10 * time.Second
+	// untilFour is how long it takes until nobody holds a snapshot of the smaller world any more that the job begins with: each member
+	// has more of one.
+	untilFour = 5 * snapshotEvery
 )
 
 // footprint is the most that one member has held at once, in bytes.
@@ -33,7 +38,7 @@ type footprint struct {
 // Footprint measures what snapshots take on each node, and the agent beside them: while nothing changes, for so long, and then
 // while a member is killed and another one comes.
 func (b Bench) Footprint(ctx context.Context, steady time.Duration) (err error) {
-	b.Contenders = []string{ours}
+	b.Contenders, b.SnapshotEvery = []string{ours}, snapshotEvery.String()
 	p, err := b.place(ctx)
 	if err != nil {
 		return err
@@ -57,12 +62,13 @@ func (p place) footprint(ctx context.Context, mib int, steady time.Duration) (er
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
+	if err := after(ctx, untilFour); err != nil {
+		return err
+	}
 	watched := c.watch()
 	p.Say("%d MiB: nothing changes for %s", mib, steady)
-	select {
-	case <-time.After(steady):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := after(ctx, steady); err != nil {
+		return err
 	}
 	p.Tell(watched().figures("", mib)...)
 	watched = c.watch()
@@ -73,6 +79,16 @@ func (p place) footprint(ctx context.Context, mib int, steady time.Duration) (er
 	}
 	p.Tell(most.figures("_changed", mib)...)
 	return nil
+}
+
+// after waits so long.
+func after(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // figures names what was held: of a state of so many MiB, while something went on.

@@ -61,6 +61,8 @@ type Bench struct {
 	Times, TorchrunTimes int
 	// Torchft are the settings of torchft.
 	Torchft TorchftSettings
+	// SnapshotEvery is how often our members take a snapshot into memory; empty for as often as they do by themselves.
+	SnapshotEvery string
 	// Say tells the person who waits how far it is, Tell what is known already.
 	Say  func(format string, args ...any)
 	Tell func(known ...figures.Figure)

@@ -1,6 +1,7 @@
 """A training program with a large state: every step writes its number all over it. Ranks wait for each other in each step.
 
 It ends with 9 when its state is not the one after the steps that were made. With STEPS, rank 0 appends each step to that file.
+With STAND it stands in a step for as long as that file is there.
 """
 
 import ctypes
@@ -16,6 +17,7 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # Like a node that ends, the agent t
 SIZE = int(os.environ["STATE_BYTES"])
 CLEAN = os.environ["CLEAN"] == "yes"
 STEPS = os.environ.get("STEPS")
+STAND = os.environ.get("STAND", "")
 PLACES = range(0, SIZE - 8, 1 << 20)
 
 
@@ -87,6 +89,8 @@ for step in job.steps(range(1000), global_batch=1, epochs=1000):
     with step:
         state.check()
         time.sleep(0.02)
+        while os.path.exists(STAND):
+            time.sleep(0.02)
         job.meet(step.world)
         if CLEAN:
             step.begin_update()
