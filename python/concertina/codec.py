@@ -75,8 +75,6 @@ class Local(NamedTuple):
 
     table: Table
     part: memoryview | Elsewhere
-    seen: Callable[[], Any] | None = None
-    """How to see that nobody writes to it: it returns the same before and after. None where nothing tells."""
 
 
 class Codec:

@@ -29,9 +29,13 @@ class Joiner:
 class Decoder:
     """Puts a described state together again."""
 
-    def __init__(self, name: str, size: int, load: Load, shard: Callable[[int, Any], Any] | None = None):
-        """shard: makes the value in shards of a number, in place of the existing one where it can."""
+    def __init__(
+        self, name: str, size: int, load: Load, shard: Callable[[int, Any], Any] | None = None, keys: Load | None = None
+    ):
+        """shard: makes the value in shards of a number, in place of the existing one where it can. keys: makes the values that are keys of
+        others, where load makes none: existing values are found by their keys."""
         self._shard = shard
+        self._keys = Decoder(name, size, keys) if keys else self
         self._name = name
         self._size = size
         self._load = load
@@ -52,7 +56,7 @@ class Decoder:
         if kind == "float":
             return float(content)
         if kind in MAPPINGS:
-            keys = [self.decode(k, None) for k, _ in content]
+            keys = [self._keys.decode(k, None) for k, _ in content]
             pairs = zip(keys, content, strict=True)
             return MAPPINGS[kind]({k: self.decode(v, _item(existing, k)) for k, (_, v) in pairs})
         if kind == "bounded":
@@ -86,7 +90,7 @@ class Decoder:
             for kind, content in value.items():
                 if kind in MAPPINGS:
                     for key, item in content:
-                        yield from self._places(item, _item(existing, self.decode(key, None)))
+                        yield from self._places(item, _item(existing, self._keys.decode(key, None)))
                 elif kind in SEQUENCES:
                     for i, item in enumerate(content):
                         yield from self._places(item, _item(existing, i))

@@ -19,10 +19,11 @@
 Each rank has some rows of every parameter, others in a world of another size. So the model is built anew in each world, and when
 the loop over its steps begins each rank gets the rows that it lacks from those that had them: over the links of the world, where those
 are in it and still have them, or from snapshots. What was built in the world before is needed for that until then, so leave it as it is; what
-refers to it may be used for something else. Each rank writes a snapshot of its own rows, and nobody ever has all of them. Everything else is
-as in concertina.torch.
+refers to it may be used for something else. With join(handover=False) it is not needed, and snapshots serve alone. Each rank writes a
+snapshot of its own rows, and nobody ever has all of them. Everything else is as in concertina.torch.
 """
 
+import contextlib
 import functools
 import socket
 import sys
@@ -39,7 +40,7 @@ from concertina import torch as _torch
 from concertina.agent import AgentError
 from concertina.loader import Loader
 from concertina.member import checked
-from concertina.shardhandover import KNOWS, Held, ShardHandover
+from concertina.shardhandover import KNOWS, NOTHING, Held, ShardHandover, hopes_of, said
 from concertina.shards import MOST, Rank
 from concertina.streams import Stream
 from concertina.tensors import is_sharded
@@ -49,7 +50,7 @@ from concertina.world import Assignment, Change, World
 __all__ = ["AgentError", "Change", "Job", "Loader", "Step", "World", "join"]
 
 
-def join(*, seed: int = 0, backend: str | None = None) -> "Job":
+def join(*, seed: int = 0, backend: str | None = None, handover: bool = True) -> "Job":
     """Greets the agent, if there is one, and returns the job whose steps this program makes; see Job.
 
     seed: 0 … 2^64-1, of the order of the samples and of random numbers: those of Python, NumPy and PyTorch begin anew in each
@@ -58,9 +59,14 @@ def join(*, seed: int = 0, backend: str | None = None) -> "Job":
     backend: as torch.distributed names it; by default nccl where there is a CUDA device (each process then uses the
     one of its local rank), gloo otherwise.
 
+    handover: whether those who stay give the others their rows at a planned change, over gloo. What a process had in the last world it
+    keeps for that, as many bytes as its rows of the parameters and of the optimizer's state have, beside what the program builds anew, until
+    all have what they lack; and all of it is read twice, to see that it is still what it was. With False that is let go of when a world ends,
+    as soon as the program names it no more, and all rows come from snapshots. Give the same on all ranks.
+
     Raises AgentError when the agent cannot be talked to or knows no state in shards, ValueError for a seed out of range.
     """
-    return Job(seed=seed, backend=backend)
+    return Job(seed=seed, backend=backend, handover=handover)
 
 
 class Job(_torch.Job):
@@ -68,8 +74,9 @@ class Job(_torch.Job):
 
     _sharded = True
 
-    def __init__(self, *, seed: int = 0, backend: str | None = None):
+    def __init__(self, *, seed: int = 0, backend: str | None = None, handover: bool = True):
         self._coming_in: Assignment | None = None  # a world whose state is not there yet
+        self._gives = handover
         self._held: Held | None = None  # what the last world has left, until it is given to others
         self._first_values: Callable[[], None] | None = None
         self._mesh: DeviceMesh | None = None
@@ -148,11 +155,13 @@ class Job(_torch.Job):
                 f"a state in shards has at most {MOST} ranks, and this world has {world.size}, of which nobody could take a "
                 "snapshot: set spec.workers.max to fewer workers"
             )
-        # Of what was built in the last world no more is needed than its rows, until those are given. The operator says whether the state is
-        # that with which this world begins, or was gone back from.
-        if assigned.restore or not assigned.shards or self._held and self._held.step != assigned.world.from_step:
+        # Of what was built in the last world no more is needed than its rows, until those are given. Another world may begin by now than the one
+        # for which they were kept.
+        if not self._goes_on(assigned) or self._held and not self._held.is_of(assigned.shards):
             self._held = None
-        self._groups.knows = "" if self._groups.by_device else KNOWS
+        # Its memory is that of a processor, whatever gloo exchanges.
+        self._groups.knows = KNOWS if self._groups.by_gloo else ""
+        self._groups.says = said(self._held) if self._gives else NOTHING
         self._live.doubt()
         self._coming_in, self._state = assigned, {}
         self._keeper.take({})
@@ -161,20 +170,18 @@ class Job(_torch.Job):
         super()._enter_world(assigned)
         self._reseed(randomness.seed_of(self._seed, "state"))
 
-    def _go_back(self) -> None:
-        super()._go_back()
-        self._held = self._hold()  # Before the program goes on, which may do anything with what it has built.
+    def _goes_on(self, assigned: Assignment) -> bool:
+        """Whether a world begins with the state that the last one has left here, cut otherwise: so the operator says."""
+        return not assigned.restore and bool(assigned.shards) and assigned.world.from_step == self._place.step
 
-    def _hold(self) -> Held | None:
-        """What this process has of the state that its world has left to it, where nothing has begun to change that."""
+    def _keep_for(self, following: Assignment) -> None:
         before = self._world
-        if self._session.agent is None or before is None or self._coming_in or self._groups.by_device or not self._live.clean:
-            return None  # Between devices it was not tried yet.
-        try:
+        if self._coming_in or not self._live.clean or not self._goes_on(following) or not (self._gives and self._groups.by_gloo):
+            return
+        # Whatever is wrong here, the snapshot serves: a state that cannot be kept is told of where it is to be.
+        with contextlib.suppress(Exception):
             layout, parts = self._keeper.shards()
-        except Exception:
-            return None  # It cannot be kept, which is told where it is to be.
-        return Held(Rank(before.rank, before.size), self._place.step, layout, parts)
+            self._held = Held(Rank(before.rank, before.size), layout, parts)
 
     def _close(self) -> None:
         self._held = None
@@ -232,8 +239,8 @@ class Job(_torch.Job):
                 "the agent's version"
             )
         fetch = functools.partial(self._session.want, world.round)  # type: ignore[union-attr]
-        rank, links = Rank(world.rank, world.size), None
-        if self._groups.all_know:
-            links = ShardHandover(rank, self._groups.everyone, lambda: self._session.aborted, self._held)
+        rank, links, groups = Rank(world.rank, world.size), None, self._groups
+        if hopes := hopes_of(groups.heard):  # As after a loss, there is nobody to wait for otherwise.
+            links = ShardHandover(rank, groups.everyone, lambda: self._session.aborted, self._held, hopes, groups.store)
         self._held = None
         return self._keeper.load_shards(assigned.snapshot, assigned.shards, fetch, self._kept(), rank, links)

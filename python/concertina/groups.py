@@ -19,6 +19,10 @@ from concertina.world import World
 _CONNECT_TIMEOUT = datetime.timedelta(seconds=2)
 _STORE_TIMEOUT = datetime.timedelta(minutes=5)
 _GIVE_UP = 150  # connection attempts of two seconds
+_MEETING = 30.0
+"""Seconds for which ranks that know how to do something wait for the others to say whether they do, where a group is made before all are there."""
+_LOOK = 0.05
+_ALL, _SOME = "all", "some"
 # A thread of PyTorch's watches NCCL's exchanges, and ends the process when a peer has gone. Here the agent breaks them off, and
 # the process lives on. Before it does anything about an exchange that has failed that thread sleeps for four times as long as
 # it has to write down what happened, a minute, and who takes the group apart waits for it; one that is to see to the writing
@@ -43,13 +47,23 @@ class Groups:
         """Ranks of a world meet where they have been told the same of it."""
         self.knows = ""
         """What this rank knows how to do with others, where all of them do; empty for nothing."""
-        self.all_know = False
-        """Whether all ranks of the world that was formed know the same."""
+        self.says = ""
+        """What it tells the others of that."""
+        self.heard: list[str] | None = None
+        """What each rank of the world that was formed has told of what this one knows; None where not all know it. All that know it have
+        heard the same."""
+        self.store: dist.Store | None = None
+        """Where the ranks of that world meet; None where it has none of its own."""
 
     @property
     def by_device(self) -> bool:
         """Whether only the devices know how an exchange has ended."""
         return "nccl" in self.backend
+
+    @property
+    def by_gloo(self) -> bool:
+        """Whether gloo alone exchanges, whatever a tensor is on."""
+        return {name.rpartition(":")[2] for name in self.backend.lower().split(",")} == {"gloo"}
 
     @property
     def device(self) -> torch.device | None:
@@ -86,12 +100,12 @@ class Groups:
             torch.cuda.set_device(world.local_rank)
         if world.round and self.by_device:
             self.prepare()
-        self.all_know = False
+        self.heard = self.store = None
         if world.size == 1:
             if listener:
                 listener.close()
             _init_group(self.backend, store=dist.HashStore(), rank=0, world_size=1)
-            self.all_know = bool(self.knows)
+            self.heard = [self.says] if self.knows else None
         elif world.round == 0 or self._launched:
             # The launcher's store serves the first world; later ones are the agent's.
             self._launched = False
@@ -99,12 +113,14 @@ class Groups:
         else:
             # The round alone: an operator that takes over tells the same world under a term of its own to those who have not entered it yet.
             store = dist.PrefixStore(f"{world.round}{self.kind}", find_store(world, listener, aborted))
-            # Each says so before it says where its peers find it: once they have found each other, all have, or never will.
-            key = f"concertina-{self.knows}"
             if self.knows:
-                store.add(key, 1)
+                # Before it says there where its peers find it: once they have found each other, all have said so, or never will.
+                store.set(f"concertina-{self.knows}-{world.rank}", self.says)
+                store.add(f"concertina-{self.knows}", 1)
             _init_group(self.backend, store=store, rank=world.rank, world_size=world.size)
-            self.all_know = bool(self.knows) and store.add(key, 0) == world.size
+            self.store = store
+            if self.knows:
+                self.heard = hear(store, f"concertina-{self.knows}", world.size, aborted)
 
     @staticmethod
     def prepare() -> None:
@@ -123,6 +139,7 @@ class Groups:
 
     def leave(self) -> None:
         """Takes the group apart, or as much of it as is there."""
+        self.store = None
         if not dist.is_initialized():
             return
         # A process group ends gloo's threads while it holds the interpreter's lock, and one of them
@@ -191,6 +208,36 @@ def _init_group(backend: str, **where: Any) -> None:
         if isinstance(error, dist.DistStoreError):  # It says which key, and not what that means.
             raise RuntimeError(f"peers of this world have not come: {' '.join(str(error).split())}") from error
         raise
+
+
+def hear(store: dist.Store, key: str, size: int, aborted: Callable[[], bool]) -> list[str] | None:
+    """What each of so many ranks has said under a key, of which one has as many say so; None where some say nothing, since they know nothing
+    of it. All that know of it call it, and get the same. Raises WorldChanged once the world is aborted, and RuntimeError when its store is gone.
+
+    As a rule the ranks have found each other by then, and who has said nothing never will. Not so where gloo connects a rank with another one
+    only once they exchange something. So the first one that has seen them all, or has waited for long enough, decides for all.
+    """
+    by = time.monotonic() + (_MEETING if _connects_late(os.environ) else 0.0)
+    decided = f"{key}-by"
+    while True:
+        if store.add(key, 0) >= size:
+            found = store.compare_set(decided, "", _ALL)
+        elif time.monotonic() >= by:
+            found = store.compare_set(decided, "", _SOME)
+        elif store.check([decided]):
+            found = store.get(decided)
+        elif aborted():
+            raise WorldChanged
+        else:
+            time.sleep(_LOOK)
+            continue
+        break
+    return [told.decode() for told in store.multi_get([f"{key}-{rank}" for rank in range(size)])] if found == _ALL.encode() else None
+
+
+def _connects_late(env: Mapping[str, str]) -> bool:
+    """Whether gloo makes a group before its ranks have found each other. PyTorch reads it so."""
+    return env.get("TORCH_GLOO_LAZY_INIT", "").lower() in ("y", "yes", "1", "t", "true")
 
 
 def find_store(world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> dist.TCPStore:

@@ -241,7 +241,7 @@ class Keeper:
         world = assigned.world
         existing = {name: thing.state_dict() for name, thing in state.items()}
         rank = Rank(world.local_rank, world.local_size)
-        read = sharded.read(assigned.snapshot, assigned.shares, lambda keys, _: keys, self._codec, existing, rank)
+        read = sharded.read(assigned.snapshot, assigned.shares, lambda keys, _: lambda: keys, self._codec, existing, rank)
         return self._become(assigned.snapshot, *read)
 
     def take(self, state: Mapping[str, Any]) -> None:

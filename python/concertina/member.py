@@ -221,6 +221,8 @@ class Member:
             self._break_off()  # The thread that does so may be later than this one.
         self._take_apart()
         self._go_back()
+        if following := self._session.following:
+            self._keep_for(following)
         self._session.left(self._place.step, self._live.clean)
         return True
 
@@ -252,6 +254,10 @@ class Member:
         """Goes back to the state after the last step, where that can be done."""
         self._forget_step()
         self._live.leave()
+
+    def _keep_for(self, following: Assignment) -> None:
+        """The world has ended as it was planned, and this one follows: the program goes on, and may do anything with what there is. Raises
+        nothing."""
 
     def _save_left(self, step: int) -> None:
         """Writes a snapshot of the state that the last world has left here, for those that do not have it."""

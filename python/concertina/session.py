@@ -61,17 +61,24 @@ class Session:
         if self._leaving():
             raise WorldChanged
 
-    def want(self, number: int, keys: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]]) -> list[str]:
-        """The files of these shards of the state that the world of this round begins with, once the agent has them. ranges: the bytes
-        of each that have to be there, each from a first one to before another; none for all. Of no shards it says so: the agent knows then
-        that this process has what it needs. Raises WorldChanged when the world has ended, AgentError when the agent goes away or gives others."""
+    def want(
+        self, number: int, keys: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]]
+    ) -> Callable[[], list[str]]:
+        """Asks for these shards of the state that the world of this round begins with. It returns what waits until the agent has them, which
+        returns their files, and is called before this is once more. ranges: the bytes of each that have to be there, each from a first one to
+        before another; none for all. Of no shards it says so: the agent knows then that this process has what it needs. The waiting raises
+        WorldChanged when the world has ended, AgentError when the agent goes away or gives others."""
         self.agent.say("want", parts=[*keys], ranges=[[[*each] for each in some] for some in ranges])
-        while not self._leaving():
-            message, fds = self.agent.wait()
-            self._take(message, fds)
-            if message.get("type") == "had" and message.get("round") == number:
-                return _files_of(message.get("parts"), keys)
-        raise WorldChanged
+
+        def wait() -> list[str]:
+            while not self._leaving():
+                message, fds = self.agent.wait()
+                self._take(message, fds)
+                if message.get("type") == "had" and message.get("round") == number:
+                    return _files_of(message.get("parts"), keys)
+            raise WorldChanged
+
+        return wait
 
     def end(self) -> None:
         """Nothing of the world is left that has to be interrupted."""
@@ -82,6 +89,11 @@ class Session:
         does not know."""
         if self._next is None:
             self.agent.say("aborted", step=done, clean=clean)
+
+    @property
+    def following(self) -> Assignment | None:
+        """The world that follows; None where that is not known, as after a loss."""
+        return self._next
 
     @property
     def aborted(self) -> bool:
@@ -168,6 +180,7 @@ class Alone:
     """The one world of a program that runs without an agent."""
 
     agent = None
+    following = None
     aborted = False
     alone = True
 

@@ -2,7 +2,7 @@
 the world where these are in it and have them still, and otherwise from their files."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from concertina import files
@@ -11,14 +11,18 @@ from concertina.decoder import Decoder, Joiner
 from concertina.shards import Cut, Gathering, Interval, Rank, taken
 from concertina.snapshot import described, position_in
 
-Fetch = Callable[[Sequence[str], Sequence[Sequence[Interval]]], Sequence[str]]
-"""Has these bytes of parts brought here, which are named by their keys, and returns the files that have them in the same order."""
+Fetch = Callable[[Sequence[str], Sequence[Sequence[Interval]]], Callable[[], Sequence[str]]]
+"""Has these bytes of parts brought here, which are named by their keys. It returns what waits for that, which returns the files that have them in
+the same order."""
 _MOST_RANGES = 1024
 """What an agent takes in one message."""
 
 
 class Links(Protocol):
     """What connects the ranks of a world that have rows of a state in shards with those that lack them."""
+
+    hopes: Collection[int]
+    """Which of the ranks that had a part of the state may have it still, and be in this world; the others are not."""
 
     def meet(self, keys: Sequence[str], cut: Cut) -> Mapping[int, int]:
         """Which of the ranks that had a part of the state have it still, and are in this world: their ranks here, by those that they had. All
@@ -40,19 +44,30 @@ def read(
     same place of existing. links: to those who may have some of it still; what none of them has comes from files. Raises OSError when a file
     cannot be read, SnapshotError when the snapshot is not whole or of another state, and what fetch and links raise.
     """
-    with described(path) as (_, description, _):
+    with described(path) as (whole, description, start):
         cut = cut_in(path, description)
         if len(keys) != cut.ranks:
             raise SnapshotError(f"{path} is of a state in the shards of {cut.ranks} ranks, and {len(keys)} are there")
         gathering = Gathering(cut, rank)
-        rows = _Rows(path, description, codec, gathering.now, rank, existing) if links else None
+        rows = None
+        if links:
+            rows = _Rows(path, description, lambda memory, at: whole.read(memory, start + at), codec, gathering.now, rank, existing)
+
+    def ask(sources: Sequence[int]) -> Callable[[], dict[int, str]]:
+        ranges = [gathering.ranges(source, max(1, _MOST_RANGES // len(sources))) for source in sources]
+        wait = fetch([keys[source] for source in sources], ranges)
+        return lambda: dict(zip(sources, wait(), strict=True))
+
+    # Who has left the world may be gone by the time that all ranks have built what they need for an exchange: nobody waits for that here.
+    gone = [source for source in gathering.sources if not links or source not in links.hopes]
+    coming = ask(gone) if gone else dict
     there = links.meet(keys, cut) if links else {}
     if there:
         links.exchange(cut, there, rows.place)
-    # Only then: an agent that has nothing to bring any more lets those go who leave, and they may be needed once more if this fails.
-    wanted = [source for source in gathering.sources if source not in there]
-    ranges = [gathering.ranges(source, max(1, _MOST_RANGES // len(wanted))) for source in wanted]
-    brought = dict(zip(wanted, fetch([keys[source] for source in wanted], ranges), strict=True))
+    brought = coming()
+    # An agent is asked at least once, also for nothing: until then it takes it that something has to be brought here, and nobody goes who leaves.
+    if (left := [source for source in gathering.sources if source not in there and source not in brought]) or not gone:
+        brought |= ask(left)()
     with described(path) as (whole, description, start), Parts(cut, brought) as parts:
         end = description["bytes"]  # Behind it are the rows of this rank, put together.
 
@@ -65,7 +80,7 @@ def read(
                 memory = memory[size:]
 
         if there:
-            rows.fill(cut, parts, {*wanted})
+            rows.fill(cut, parts, {*brought})
         with codec.loading(bytes_at) as load:
             shard = rows if there else Joiner(codec, gathering.now, rank, end, load)
             return position_in(description), Decoder(path, end, load, shard).decode(description["state"], existing)
@@ -74,12 +89,24 @@ def read(
 class _Rows:
     """What a rank is to have of the values in shards of a description, in memory that is filled before the values are made of it."""
 
-    def __init__(self, path: str, description: Mapping, codec: Codec, cut: Cut, rank: Rank, existing: Any):
-        """cut: that of the ranks of whom this is one. Raises SnapshotError where existing values are others than those described."""
+    def __init__(
+        self,
+        path: str,
+        description: Mapping,
+        read: Callable[[memoryview, int], None],
+        codec: Codec,
+        cut: Cut,
+        rank: Rank,
+        existing: Any,
+    ):
+        """cut: that of the ranks of whom this is one. read: reads what is in no shards. Raises SnapshotError where existing values are others
+        than those described."""
         self._codec, self._cut, self._rank = codec, cut, rank
         self._own: dict[int, Any] = {}
         self._places: dict[int, tuple[memoryview, Callable[[], Any]]] = {}
-        Decoder(path, description["bytes"], lambda tag, at, size, existing: existing, self._find).decode(description["state"], existing)
+        with codec.loading(read) as load:  # of keys alone: nothing that there is changes before all ranks have met
+            finder = Decoder(path, description["bytes"], lambda tag, at, size, existing: existing, self._find, load)
+            finder.decode(description["state"], existing)
 
     def _find(self, number: int, existing: Any) -> Any:
         self._own[number] = self._codec.own(self._cut.tables[number], existing, self._rank)

@@ -13,10 +13,16 @@ sent. Where they do not know the same nobody gives anything, and all read the sn
 """
 
 import collections
+import concurrent.futures
+import contextlib
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,30 +32,51 @@ from concertina.codec import Elsewhere, Local
 from concertina.handover import LIMIT, Part, Piece, bytes_in, failed, pieces_of, without_room
 from concertina.session import WorldChanged
 from concertina.shards import Cut, Move, Rank, given, taken, turns
+from concertina.tensors import memory_of
 
 VERSION = 1
 """Ranks of which one has another version exchange nothing. It changes with anything that all have to do in the same way."""
 KNOWS = f"shards-{VERSION}"
 """What ranks say that know of it."""
+NOTHING = "nothing"
+"""What those tell of it among whom nobody is to give anything."""
 _TURN = 64 << 20
 """So many bytes that a rank has of values before and after are exchanged in one turn, or one value with more."""
+_BLOCK = 16 << 20
+"""So many bytes at most have a checksum of their own."""
+_SAYS = 1.0
+"""Seconds between two words of a rank that something moves there."""
+_THREADS = min(8, os.cpu_count() or 1)
+"""How many checksums are made at a time."""
 
 
 class Held:
-    """What a process has of a state in shards that its last world has left to it, until it is given."""
+    """What a process has of a state in shards that its last world has left to it, until it is given. It is the live memory, which a program
+    may write to in ways that nothing counts: so its bytes are compared with what they were."""
 
-    def __init__(self, rank: Rank, step: int, layout: str, locals_: Sequence[Local]):
-        """rank: the one that it had in that world. step: after which the state is. layout: as a snapshot's part with the same is named.
-        locals_: what it has of each value, by number."""
-        self.rank, self.step, self.key = rank, step, f"d{rank.number}.{rank.of}.{layout}"
+    def __init__(self, rank: Rank, layout: str, locals_: Sequence[Local]):
+        """rank: the one that it had in that world. layout: as a snapshot's part with the same is named. locals_: what it has of each value, by
+        number. Reads all of it."""
+        self.rank, self.key = rank, key_of(rank, layout)
         self._parts: list[memoryview | Elsewhere | None] = [local.part for local in locals_]
-        self._seen = [(local.seen, local.seen()) for local in locals_ if local.seen]
+        self._sums = self._summed()
 
-    @property
+    def is_of(self, keys: Sequence[str]) -> bool:
+        """Whether it is one of these parts of a state, by rank."""
+        return self.rank.of == len(keys) and keys[self.rank.number] == self.key
+
     def intact(self) -> bool:
-        """Whether nobody has written to it since, as far as that can be seen. What it was seen by is forgotten then."""
-        seen, self._seen = self._seen, []
-        return all(now() == before for now, before in seen)
+        """Whether its bytes are known to be what they were. Reads all of it."""
+        with contextlib.suppress(MemoryError, OSError, RuntimeError):
+            return self._summed() == self._sums
+        return False
+
+    def _summed(self) -> list[int]:
+        blocks = [part[at : at + _BLOCK] for part in self._parts if part is not None for at in range(0, len(part), _BLOCK)]
+        if sum(map(len, blocks)) <= _BLOCK:
+            return [*map(_checksum, blocks)]
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:  # It lets the interpreter's lock go for all that is not tiny.
+            return [*pool.map(_checksum, blocks)]
 
     def bytes_of(self, number: int, low: int, high: int) -> torch.Tensor:
         """Some bytes of what it has of a value."""
@@ -79,22 +106,30 @@ class ShardHandover:
     aborted: whether the world has been broken off.
     """
 
-    def __init__(self, rank: Rank, group: dist.ProcessGroup | None, aborted: Callable[[], bool], held: Held | None):
-        """rank: the one in this world, whose group this is; None for the default group. held: what this rank has; None for nothing."""
+    def __init__(
+        self,
+        rank: Rank,
+        group: dist.ProcessGroup | None,
+        aborted: Callable[[], bool],
+        held: Held | None,
+        hopes: Collection[int],
+        store: dist.Store | None,
+    ):
+        """rank: the one in this world, whose group this is; None for the default group. held: what this rank has; None for nothing. hopes: see
+        sharded.Links. store: that of the world; None for a world of one."""
         self._rank, self._group, self._aborted, self._held = rank, group, aborted, held
+        self.hopes, self._pace = hopes, Pace(rank, store)
 
     def meet(self, keys: Sequence[str], cut: Cut) -> Mapping[int, int]:
         """See sharded.Links. Waits for as long as exchanges of the program do: others may still build their models."""
         held = self._held
-        if held and (held.rank.of != cut.ranks or held.key != keys[held.rank.number] or not held.intact):
+        if held and not (held.rank.of == cut.ranks and held.is_of(keys) and held.intact()):
             held = self._held = None
         told = torch.zeros(2, self._rank.of, dtype=torch.int64)
         told[0, self._rank.number] = held.rank.number + 1 if held else 0
         told[1, self._rank.number] = _digest(keys, cut)
-        try:
+        with _told_as_failed():
             dist.all_reduce(told, group=self._group)
-        except RuntimeError as error:
-            raise failed(" ".join(str(error).split())) from error
         if self._aborted():
             raise WorldChanged
         numbers, digests = told.tolist()
@@ -109,8 +144,8 @@ class ShardHandover:
         """See sharded.Links."""
         with without_room():
             sent, came = collections.Counter[int](), collections.Counter[int]()
-            for turn in turns(cut, self._rank.of, _TURN):
-                self._turn(cut, there, turn, {number: place(number) for number in turn}, sent, came)
+            for number, turn in enumerate(turns(cut, self._rank.of, _TURN)):
+                self._turn(cut, there, number, turn, {value: place(value) for value in turn}, sent, came)
                 if self._held:
                     self._held.let_go(turn)
             self._held = None
@@ -119,14 +154,17 @@ class ShardHandover:
         self,
         cut: Cut,
         there: Mapping[int, int],
+        number: int,
         turn: range,
         into: Mapping[int, memoryview],
         sent: collections.Counter[int],
         came: collections.Counter[int],
     ) -> None:
-        """sent, came: how many pieces each rank was sent, and has sent: both of two that exchange some count alike."""
+        """number: that of the turn. sent, came: how many pieces each rank was sent, and has sent: both of two that exchange some count alike."""
+        self._pace.comes_to(number)
+        wanted, gives = self._wanted(cut, there, turn, into), self._given(cut, turn)
         coming: list[_Coming] = []
-        for source, places in self._wanted(cut, there, turn, into).items():
+        for source, places in wanted.items():
             for piece in pieces_of({number: len(memory) for number, memory in places.items()}):
                 some = [torch.frombuffer(places[part.at], dtype=torch.uint8)[part.low : part.high] for part in piece.parts]
                 bytes_ = some[0] if len(some) == 1 else torch.empty(piece.size, dtype=torch.uint8)
@@ -135,17 +173,20 @@ class ShardHandover:
                 came[source] += 1
         sending = [
             (self._sent(bytes_, target, sent), bytes_)  # which have to live until they are sent
-            for target, moves in self._given(cut, turn).items()
+            for target, moves in gives.items()
             for bytes_ in self._outgoing(cut, moves)
         ]
         self._stay(cut, turn, into)
+        self._pace.wait_for({*wanted, *gives}, number)
         for work, bytes_, some in coming:
             self._await(work)
+            self._pace.moves()
             if len(some) > 1:
                 for one, its in zip(some, bytes_.split([len(one) for one in some]), strict=True):
                     one.copy_(its)
         for work, _ in sending:
             self._await(work)
+            self._pace.moves()
         if self._aborted():
             raise WorldChanged
 
@@ -182,7 +223,7 @@ class ShardHandover:
         for number, low, high in piece.parts:
             table = cut.tables[number]
             at = (moves[number].start - table.rows(self._held.rank).start) * table.row
-            some.append(self._held.bytes_of(number, at + low, at + high))
+            some.append(self._held.bytes_of(number, at + low, at + high).to("cpu"))  # which gloo may have from any device
         return some[0] if len(some) == 1 else torch.cat(some)
 
     def _stay(self, cut: Cut, turn: range, into: Mapping[int, memoryview]) -> None:
@@ -202,11 +243,86 @@ class ShardHandover:
         return work
 
     def _await(self, work: Any) -> None:
-        """Waits for a piece."""
-        try:
+        """Waits for a piece, which is under way: who gives or gets it is there."""
+        with _told_as_failed():
             work.wait(datetime.timedelta(seconds=LIMIT))
-        except RuntimeError as error:
-            raise failed(" ".join(str(error).split())) from error
+
+
+class Pace:
+    """How far the ranks of a world are in an exchange, as they say in its store. Gloo bounds a wait only by ending the connection, and who has little
+    to do in some turns comes to the next while those that it exchanges something with there are still busy with others. So it waits for these
+    here first, for as long as anything moves."""
+
+    def __init__(self, rank: Rank, store: dist.Store | None):
+        self._rank, self._store = rank, dist.PrefixStore("concertina-shards", store) if store else None
+        self._told = -math.inf
+
+    def comes_to(self, turn: int) -> None:
+        """This rank has come to a turn."""
+        with _told_as_failed():
+            if self._store:
+                self._store.set(f"{self._rank.number}-{turn}", "")
+        self.moves()
+
+    def moves(self) -> None:
+        """Something has come to this rank, or has gone from it."""
+        now = time.monotonic()
+        if self._store and now >= self._told + _SAYS:
+            self._told = now
+            with _told_as_failed():
+                self._store.add("moves", 1)
+
+    def wait_for(self, ranks: Collection[int], turn: int) -> None:
+        """Waits until these ranks have come to a turn. Raises RuntimeError when one is gone, or nothing moves in this world any more."""
+        if not self._store or not ranks:
+            return
+        moves, keys = -1, [f"{rank}-{turn}" for rank in sorted(ranks)]
+        while not self._there(keys):
+            with _told_as_failed():
+                now = self._store.add("moves", 0)
+                late = now == moves and [rank for rank in sorted(ranks) if not self._store.check([f"{rank}-{turn}"])]
+            if late:
+                raise failed(f"nothing has moved for {LIMIT:g} s, and ranks have not come to turn {turn}: {', '.join(map(str, late))}")
+            moves = now
+
+    def _there(self, keys: list[str]) -> bool:
+        try:
+            self._store.wait(keys, datetime.timedelta(seconds=LIMIT))
+        except RuntimeError:
+            return False  # Whether they are late or the store is gone shows in what is asked of it next.
+        return True
+
+
+@contextlib.contextmanager
+def _told_as_failed() -> Iterator[None]:
+    """Has it told as what is the fault of no program that an exchange fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise failed(" ".join(str(error).split())) from error
+
+
+def said(held: Held | None) -> str:
+    """What a rank tells the others of what it has, when a world forms."""
+    return str(held.rank.number) if held else ""
+
+
+def hopes_of(heard: Sequence[str] | None) -> Collection[int]:
+    """Which of the ranks that there were may give something, as far as all of the world have told so; see said()."""
+    if heard is None or NOTHING in heard:
+        return ()
+    return {int(told) for told in heard if told}
+
+
+def key_of(rank: Rank, layout: str) -> str:
+    """How the shard of a rank is named, of states with this layout."""
+    return f"d{rank.number}.{rank.of}.{layout}"
+
+
+def _checksum(part: memoryview | Elsewhere) -> int:
+    if isinstance(part, Elsewhere):
+        part = memory_of(bytes_in(part, Part(0, 0, len(part))).to("cpu"))
+    return zlib.crc32(part)
 
 
 def _digest(keys: Sequence[str], cut: Cut) -> int:

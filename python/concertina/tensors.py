@@ -91,9 +91,7 @@ class TensorCodec(snapshot.Codec):
         dim = _dim_of(value, where, rank, self._local is not None)
         own = _rows(value, dim)
         tag, part = self.buffer(own)
-        # What is written through the DTensor is counted there, and what is written to its part past it at that.
-        seen = None if own.is_inference() else lambda: (value._version, own._version)
-        return Local(Table(where, tag["tensor"], by_rows(tuple(value.shape), dim), value.element_size(), dim), part, seen)
+        return Local(Table(where, tag["tensor"], by_rows(tuple(value.shape), dim), value.element_size(), dim), part)
 
     def own(self, table: Table, existing: Any, rank: Rank) -> Any:
         if existing is None:
@@ -114,6 +112,9 @@ class TensorCodec(snapshot.Codec):
 
     def joined(self, table: Table, own: Any, existing: Any) -> Any:
         if existing is not None:
+            there = _rows(existing, table.dim)
+            if there.data_ptr() != own.data_ptr() or _place(there) != _place(own) or there.stride() != own.stride():
+                _fill(there, own)  # The bytes have come elsewhere.
             return existing
         with torch.no_grad():
             own = own[0] if table.dim is None else own.movedim(0, table.dim).contiguous()

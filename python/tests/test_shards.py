@@ -177,14 +177,16 @@ class Thing:
 class Links:
     """What gives a rank the rows of those that are there, and nonsense for those that are not."""
 
-    def __init__(self, test, there, rank):
-        self.test, self.there, self.rank, self.places = test, there, rank, []
+    def __init__(self, test, there, rank, hopes):
+        self.test, self.there, self.rank, self.places, self.hopes = test, there, rank, [], hopes
 
     def meet(self, keys, cut):
         self.test.assertEqual((keys, cut.ranks), (self.test.keys, len(keys)))
+        self.test.order.append("meets")
         return self.there
 
     def exchange(self, cut, there, place):
+        self.test.order.append("exchanges")
         for number, table in enumerate(cut.tables):
             self.places.append(number)
             memory, begin = place(number), table.rows(self.rank).start
@@ -200,7 +202,7 @@ class Files(unittest.TestCase):
         self.shapes = {"weight": (11, 7), "bias": (3,), "empty": (0, 2), "large": (100_003, 5)}
         draw = random.Random(1)
         self.contents = {name: draw.randbytes(math.prod(shape)) for name, shape in self.shapes.items()}
-        self.wanted = []
+        self.wanted, self.order = [], []
 
     def state(self, rank, blank=False):
         values = {name: Rows(shape, rank, None if blank else self.contents[name]) for name, shape in self.shapes.items()}
@@ -224,7 +226,14 @@ class Files(unittest.TestCase):
     def fetch(self, keys, ranges):
         self.wanted = keys
         self.asked = sum(end - start for some in ranges for start, end in some)
-        return [excerpt(self.paths[key], some) for key, some in zip(keys, ranges, strict=True)]
+        numbers = [self.keys.index(key) for key in keys]
+        self.order.append(("asks for", *numbers))
+
+        def wait():
+            self.order.append(("has", *numbers))
+            return [excerpt(self.paths[key], some) for key, some in zip(keys, ranges, strict=True)]
+
+        return wait
 
     def load(self, rank):
         return sharded.read(self.whole, self.keys, self.fetch, RowsCodec(rank), self.state(rank, blank=True), rank)
@@ -247,12 +256,30 @@ class Files(unittest.TestCase):
         self.save(3)
         for rank, there, wanted in (Rank(1, 4), {0: 2, 1: 1, 2: 0}, []), (Rank(0, 2), {1: 0}, [0]), (Rank(1, 2), {0: 1}, [1, 2]), (Rank(0, 2), {}, [0, 1]):
             with self.subTest(rank=rank, there=there):
-                links, want = Links(self, there, rank), self.state(rank)["net"]
+                links, want = Links(self, there, rank, {0, 1, 2}), self.state(rank)["net"]
                 _, state = sharded.read(self.whole, self.keys, self.fetch, RowsCodec(rank), self.state(rank, blank=True), rank, links)
                 for name, value in state["net"].items():
                     self.assertEqual(value.own, want[name].own, name)
                 self.assertEqual(self.wanted, [self.keys[number] for number in wanted])
                 self.assertEqual(links.places, [*range(4)] if there else [])
+
+    def test_what_nobody_can_give_is_asked_for_before_others_are_waited_for(self):
+        """By then those may be gone who have left the world."""
+        self.save(3)
+        rank, meets = Rank(0, 1), ["meets", "exchanges"]
+        for hopes, there, order in [
+            ({0, 1}, {0: 0, 1: 1}, [("asks for", 2), *meets, ("has", 2)]),
+            ({0, 1}, {0: 0}, [("asks for", 2), *meets, ("has", 2), ("asks for", 1), ("has", 1)]),
+            ({0}, {}, [("asks for", 1, 2), "meets", ("has", 1, 2), ("asks for", 0), ("has", 0)]),
+            ({0, 1, 2}, {0: 0, 1: 1, 2: 2}, [*meets, ("asks for",), ("has",)]),
+        ]:
+            with self.subTest(hopes=hopes, there=there):
+                self.order = []
+                links, want = Links(self, there, rank, hopes), self.state(rank)["net"]
+                _, state = sharded.read(self.whole, self.keys, self.fetch, RowsCodec(rank), self.state(rank, blank=True), rank, links)
+                self.assertEqual(self.order, order)
+                for name, value in state["net"].items():
+                    self.assertEqual(value.own, want[name].own, name)
 
     def test_another_shape_is_refused_before_anybody_meets(self):
         self.save(2)
@@ -370,14 +397,21 @@ class Asking(unittest.TestCase):
         session = self.session()
         self.had(0, ("d0.2.x", "/old"))
         self.had(1, ("d1.2.x", "/b"), ("d0.2.x", "/a"))
-        self.assertEqual(session.want(1, ["d1.2.x", "d0.2.x"], [[Interval(0, 3), Interval(5, 7)], []]), ["/b", "/a"])
+        self.assertEqual(session.want(1, ["d1.2.x", "d0.2.x"], [[Interval(0, 3), Interval(5, 7)], []])(), ["/b", "/a"])
         said = self.agent.hear("want")
         self.assertEqual((said["parts"], said["ranges"]), (["d1.2.x", "d0.2.x"], [[[0, 3], [5, 7]], []]))
+
+    def test_what_is_asked_for_comes_while_something_else_is_done(self):
+        session = self.session()
+        wait = session.want(1, ["d0.2.x"], [[]])
+        self.assertEqual(self.agent.hear("want")["parts"], ["d0.2.x"])
+        self.had(1, ("d0.2.x", "/a"))
+        self.assertEqual(wait(), ["/a"])
 
     def test_who_needs_nothing_says_so_and_is_told(self):
         session = self.session()
         self.had(1)
-        self.assertEqual(session.want(1, [], []), [])
+        self.assertEqual(session.want(1, [], [])(), [])
         self.assertEqual(self.agent.hear("want")["parts"], [])
 
     def test_another_part_than_was_asked_for(self):
@@ -386,13 +420,13 @@ class Asking(unittest.TestCase):
                 session = self.session()
                 self.had(1, *parts)
                 with self.assertRaisesRegex(AgentError, "was asked for the shards d0.2.x"):
-                    session.want(1, ["d0.2.x"], [[]])
+                    session.want(1, ["d0.2.x"], [[]])()
 
     def test_the_world_ends_meanwhile(self):
         session = self.session()
         self.agent.say("abort", round=1, reason="a peer was lost")
         with self.assertRaises(WorldChanged):
-            session.want(1, ["d0.2.x"], [[]])
+            session.want(1, ["d0.2.x"], [[]])()
 
     def test_an_agent_that_knows_none(self):
         agent = self.enterContext(FakeAgent(world()))

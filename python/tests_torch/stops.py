@@ -39,9 +39,10 @@ def in_handovers(tell: Callable[..., None]) -> None:
 
 
 def in_shard_handovers(tell: Callable[..., None]) -> None:
-    """The same where ranks give each other rows of a state in shards. It also tells how many have some to give."""
+    """The same where ranks give each other rows of a state in shards. It also tells that it keeps some, and how many have some to give."""
     one, folder = shardhandover.ShardHandover, os.environ.get("TEST_DIR", os.devnull)
     meet, send = one.meet, one._sent
+    hold = shardhandover.Held.__init__
     if os.path.exists(f"{folder}/impatient"):
         shardhandover.LIMIT = 1.0
 
@@ -62,4 +63,8 @@ def in_shard_handovers(tell: Callable[..., None]) -> None:
             time.sleep(3600)
         return send(self, bytes_, target, sent)
 
-    one.meet, one._sent = meets, gives
+    def keeps(self, *what):
+        hold(self, *what)
+        tell(keeps=self.rank.number)
+
+    one.meet, one._sent, shardhandover.Held.__init__ = meets, gives, keeps

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 import concertina.torch as elastic
 from concertina import groups
 from concertina.groups import Groups, outlive_peers
+from concertina.session import WorldChanged
 from concertina.tensors import spread
 from concertina.world import World
 
@@ -30,6 +31,57 @@ class Meeting(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "^peers of this world have not come: .*$"):
             groups._init_group("gloo", store=dist.PrefixStore("1", store), rank=0, world_size=2, timeout=ends)
         self.assertFalse(dist.is_initialized())
+
+
+class Hearing(unittest.TestCase):
+    """What ranks tell each other of what they know, where gloo has connected them by then, and where it has not."""
+
+    def setUp(self):
+        self.store = dist.HashStore()
+        self.env = self.enterContext(mock.patch.dict("os.environ"))
+        self.env.pop("TORCH_GLOO_LAZY_INIT", None)
+
+    def say(self, rank, text=""):
+        self.store.set(f"k-{rank}", text)
+        self.store.add("k", 1)
+
+    def hear(self, size=2, aborted=lambda: False):
+        return groups.hear(self.store, "k", size, aborted)
+
+    def test_who_has_said_nothing_by_now_never_will(self):
+        self.say(0, "a")
+        self.assertIsNone(self.hear())
+        self.say(1)
+        self.assertIsNone(self.hear(), "all have heard the same")
+
+    def test_what_all_have_said(self):
+        for rank in range(3):
+            self.say(rank, f"{rank}" if rank else "")
+        self.assertEqual(self.hear(3), ["", "1", "2"])
+
+    def test_who_comes_later_is_waited_for_where_ranks_are_connected_late(self):
+        self.env["TORCH_GLOO_LAZY_INIT"] = "1"
+        self.say(0, "a")
+        looked = mock.Mock(side_effect=lambda _: self.say(1, "b"))  # in place of the wait between two looks
+        with mock.patch.object(groups.time, "sleep", looked):
+            self.assertEqual(self.hear(), ["a", "b"])
+        looked.assert_called_once()
+        self.assertEqual(self.hear(), ["a", "b"])
+
+    def test_the_first_who_gives_up_does_so_for_all(self):
+        self.env["TORCH_GLOO_LAZY_INIT"] = "1"
+        self.say(0, "a")
+        with mock.patch.object(groups, "_MEETING", -1.0):
+            self.assertIsNone(self.hear())
+        self.assertIsNone(self.hear(3), "it waits for nobody then")
+        self.say(1, "b")
+        self.assertIsNone(self.hear())
+
+    def test_a_world_that_ends_meanwhile(self):
+        self.env["TORCH_GLOO_LAZY_INIT"] = "1"
+        self.say(0, "a")
+        with self.assertRaises(WorldChanged):
+            self.hear(aborted=lambda: True)
 
 
 class Settings(unittest.TestCase):

@@ -1,19 +1,30 @@
 """The rows of a state in shards go over the links of a world to those who lack them: real processes, with the agents' side played."""
 
+import datetime
 import itertools
+import os
 import pathlib
 import random
+import tempfile
 import unittest
 import weakref
 from unittest import mock
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
-from concertina import handover, shardhandover
-from concertina.codec import Local
-from concertina.shardhandover import Held, ShardHandover
-from concertina.shards import Cut, Rank, Table, taken
-from concertina.tensors import memory_of
+from concertina import fsdp, handover, shardhandover, sharded
+from concertina.codec import Elsewhere, Local
+from concertina.groups import Groups
+from concertina.handover import Part, Piece
+from concertina.session import WorldChanged
+from concertina.shardhandover import NOTHING, Held, Pace, ShardHandover, hopes_of, said
+from concertina.shards import Cut, Move, Rank, Table, taken
+from concertina.snapshot import Image
+from concertina.tensors import TensorCodec, memory_of
+from concertina.world import Assignment, World
 from tests_torch import test_fsdp
 from tests_torch.ranks import together
 
@@ -45,17 +56,17 @@ def run(rank, size, was, who, kind=""):
     if number is not None:
         own = [rows_of(whole, table, Rank(number, was)) for whole, table in zip(wholes, cut.tables, strict=True)]
         watched, had = [weakref.ref(tensor) for tensor in own], sum(tensor.numel() > 0 for tensor in own)
-        locals_ = [Local(table, memory_of(tensor), lambda it=tensor: it._version) for table, tensor in zip(cut.tables, own, strict=True)]
-        held = Held(Rank(number, was), 3, LAYOUT + ("x" if kind == "layout" and rank == 0 else ""), locals_)
+        locals_ = [Local(table, memory_of(tensor)) for table, tensor in zip(cut.tables, own, strict=True)]
+        held = Held(Rank(number, was), LAYOUT + ("x" if kind == "layout" and rank == 0 else ""), locals_)
         if kind == "touched" and rank == 0:
-            own[0].zero_()
+            own[0].data.mul_(2)
         del locals_
         own.clear()
     if kind == "keys" and rank == 1:
         keys = [key + "x" for key in keys]
-        held = held and Held(held.rank, 3, LAYOUT + "x", [])
+        held = held and Held(held.rank, LAYOUT + "x", [])
     sent, kept = [], []
-    send = torch.distributed.isend
+    send = dist.isend
 
     def counted(bytes_, *arguments, **options):
         sent.append(bytes_.numel())
@@ -68,9 +79,10 @@ def run(rank, size, was, who, kind=""):
         made.append(torch.zeros(cut.tables[of].size(Rank(rank, size)), dtype=torch.uint8))
         return memory_of(made[-1])
 
-    one = ShardHandover(Rank(rank, size), None, lambda: False, held)
+    hopes, store = {number for number in who if number is not None}, dist.distributed_c10d._get_default_store()
+    one = ShardHandover(Rank(rank, size), None, lambda: False, held, hopes, store)
     del held
-    with mock.patch.object(torch.distributed, "isend", counted), mock.patch.object(shardhandover, "_TURN", 1 << 20), \
+    with mock.patch.object(dist, "isend", counted), mock.patch.object(shardhandover, "_TURN", 1 << 20), \
             mock.patch.object(handover, "PIECE", 1 << 20):  # fmt: skip
         there = one.meet(keys, cut)
         if there:
@@ -132,6 +144,204 @@ class Exchanges(unittest.TestCase):
         for found in keys, twice:
             self.assertEqual([one["there"] for one in found], [{}] * len(found))
             self.assertEqual(sum(one["sent"] for one in found), 0)
+
+
+class OneRank(unittest.TestCase):
+    """What one rank has, alone in a group."""
+
+    def setUp(self):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+        self.mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("ranks",))
+
+    def shard(self, own):
+        return DTensor.from_local(own, self.mesh, [Shard(0)], run_check=False)
+
+    def held(self, state):
+        found = []
+        image = Image(state, {"step": 5}, TensorCodec(), Rank(0, 1), found)
+        return Held(Rank(0, 1), image.layout, found)
+
+    def trained(self, **options):
+        """A parameter, and an optimizer that has made a step."""
+        generator = torch.Generator().manual_seed(3)
+        parameter = torch.nn.Parameter(self.shard(torch.randn(6, 40, generator=generator, dtype=torch.float64)))
+        opt = torch.optim.AdamW([parameter], lr=0.1, **options)
+        parameter.grad = torch.ones_like(parameter)
+        opt.step()
+        return parameter, opt
+
+    def test_whatever_writes_to_it_is_noticed(self):
+        def swap(p, _):
+            own = p.to_local()
+            own[[0, 3]] = own[[3, 0]]
+
+        def one_bit(p, _):
+            p.to_local().numpy().view("u1")[5, 17] ^= 1
+
+        def in_inference(p, _):
+            with torch.inference_mode():
+                p.mul_(0.5)
+
+        ways = {
+            "the parameter": lambda p, _: p.mul_(0.5),
+            "its data": lambda p, _: p.data.mul_(0.5),
+            "its sign": lambda p, _: p.data.neg_(),
+            "its own part": lambda p, _: p.to_local().mul_(0.5),
+            "a list": lambda p, _: torch._foreach_mul_([p], 0.5),
+            "a step": lambda _, opt: opt.step(),
+            "moments": lambda p, opt: torch._foreach_mul_([opt.state[p]["exp_avg"]], 0.5),
+            "their part": lambda p, opt: opt.state[p]["exp_avg_sq"].to_local().zero_(),
+            "two rows": swap,
+            "a bit": one_bit,
+            "in inference": in_inference,
+        }
+        for block in 16 << 20, 64:  # In one piece, and by several threads.
+            for options in {}, {"foreach": True}, {"fused": True}:
+                for name, write in ways.items():
+                    parameter, opt = self.trained(**options)
+                    with self.subTest(name, block=block, **options), mock.patch.object(shardhandover, "_BLOCK", block):
+                        held = self.held({"net": {"p": parameter}, "opt": opt.state_dict()})
+                        parameter.sum()
+                        self.assertTrue(held.intact(), "nobody has written to it")
+                        with torch.no_grad():
+                            write(parameter, opt)
+                        self.assertFalse(held.intact())
+
+    def test_what_was_made_for_inference_is_held_like_all_else(self):
+        with torch.inference_mode():
+            value = self.shard(torch.ones(4, 2))
+        held = self.held({"ema": value})
+        self.assertTrue(held.intact())
+        with torch.inference_mode():
+            value.add_(1)
+        self.assertFalse(held.intact())
+
+    def test_bytes_that_a_device_has_are_read_from_there(self):
+        """Of gloo's tensors as well, which may be anywhere: what is sent is on the processor."""
+        away = mock.Mock(spec=torch.Tensor, **{"to.side_effect": lambda device: torch.arange(8, dtype=torch.uint8) if device == "cpu" else None})
+        cut = Cut(1, (Table("a", "uint8", (8,), 1),))
+        with mock.patch.object(shardhandover, "bytes_in", return_value=away):
+            part = Elsewhere(torch.zeros(8, dtype=torch.uint8), 0, 8)
+            held = Held(Rank(0, 1), LAYOUT, [Local(cut.tables[0], part)])
+            one = ShardHandover(Rank(0, 2), None, lambda: False, held, {0}, None)
+            self.assertEqual(one._bytes_of(cut, {0: Move(0, 0, 8)}, Piece((Part(0, 0, 8),))).tolist(), [*range(8)])
+            self.assertTrue(held.intact())
+
+    def test_values_whose_keys_have_bytes_of_their_own(self):
+        """Such as types: what comes over the links goes where they are, as what comes from files does."""
+        keys = [torch.float32, torch.bfloat16, b"raw", torch.Size([3]), ("pair", b"x")]
+
+        def make(begin):
+            return {"ema": {key: self.shard(torch.full((4, 2), begin + i)) for i, key in enumerate(keys)}}
+
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        image, rank = Image(make(7.0), {"step": 5}, TensorCodec(), Rank(0, 1)), Rank(0, 1)
+        own, shard = image.own(f"{folder}/own", "r0"), image.shard(f"{folder}/shard", "d0")
+        for file in own, shard:
+            image.write(file)
+        for links in None, ShardHandover(rank, None, lambda: False, self.held(make(7.0)), {0}, None):
+            with self.subTest("links" if links else "files"):
+                into = make(0.0)
+                memory = [value.to_local().data_ptr() for value in into["ema"].values()]
+                with mock.patch.object(sharded._Rows, "place", autospec=True, side_effect=sharded._Rows.place) as place:
+                    read = sharded.read(own.path, [f"d0.1.{image.layout}"], lambda keys, _: lambda: [shard.path] * len(keys), TensorCodec(), into, rank, links)
+                self.assertEqual(place.call_count, len(keys) if links else 0)
+                found = read[1]["ema"]
+                self.assertEqual([*found], keys)
+                self.assertEqual([value.to_local().tolist() for value in found.values()], [[[7.0 + i] * 2] * 4 for i in range(len(keys))])
+                self.assertEqual([value.to_local().data_ptr() for value in found.values()], memory, "there was a place for it")
+
+    def test_what_has_come_elsewhere_is_put_into_its_place(self):
+        """A value that is there has its bytes only where they have come into it."""
+        table, codec = Table("a", "float32", (4, 2), 4), TensorCodec()
+        there = self.shard(torch.zeros(4, 2))
+        self.assertIs(codec.joined(table, torch.ones(4, 2), there), there)
+        self.assertEqual(there.to_local().tolist(), [[1.0, 1.0]] * 4)
+        self.assertIs(codec.joined(table, codec.own(table, there, Rank(0, 1)), there), there)
+        self.assertEqual(there.to_local().tolist(), [[1.0, 1.0]] * 4)
+
+
+class Keeping(unittest.TestCase):
+    """When the rows of the last world are kept for the next one."""
+
+    def calls(self, error, following=None, aborted=False, backend="gloo"):
+        """What a job does that leaves its world with an error: the parts that matter."""
+        job, done = fsdp.join(seed=5), mock.Mock(**{"shards.return_value": (LAYOUT, [])})
+        self.addCleanup(job._close)
+        job._session = mock.Mock(aborted=aborted, alone=False, following=following, **{"own_fault.return_value": False})
+        job._world, job._there = World(1, 4, 0, 1, 3, 0, 1, 1, 3, "127.0.0.1", 1), True
+        job._live.settled()
+        job._groups.backend = backend
+        job._groups.leave, job._keeper.shards, job._session.fault, job._session.left = done.leave, done.shards, done.fault, done.left
+        self.assertTrue(job._broken(error))
+        return list(dict.fromkeys(call[0] for call in done.mock_calls)), job
+
+    def assigned(self, from_step=0, restore=False, shards=("d0.1.x",)):
+        return Assignment(World(1, 5, from_step, 0, 1, 0, 1, 0, 1, "127.0.0.1", 1), restore, "/f", True, None, shards=shards)
+
+    def test_at_a_planned_change_alone(self):
+        calls, job = self.calls(WorldChanged(), self.assigned())
+        self.assertEqual((calls, job._held.key), (["leave", "shards", "left"], f"d1.3.{LAYOUT}"))
+        calls, _ = self.calls(RuntimeError("connection closed by peer"), aborted=True)
+        self.assertEqual(calls, ["leave", "left"], "after a loss all is read from a snapshot")
+        calls, _ = self.calls(RuntimeError("a bug"))
+        self.assertEqual(calls, ["fault", "leave"], "nothing comes before that is told")
+        for following in self.assigned(7), self.assigned(restore=True), self.assigned(shards=()):
+            calls, job = self.calls(WorldChanged(), following)
+            self.assertEqual((calls, job._held), (["leave", "left"], None), following)
+
+    def test_what_cannot_be_kept_is_no_fault(self):
+        with mock.patch.object(fsdp, "Held", side_effect=RuntimeError("can't start new thread")) as made:
+            _, job = self.calls(WorldChanged(), self.assigned())
+        made.assert_called_once()
+        self.assertIsNone(job._held)
+
+    def test_over_gloo_alone(self):
+        for backend in "gloo", "cpu:gloo,cuda:gloo", "cpu:gloo":
+            self.assertIn("shards", self.calls(WorldChanged(), self.assigned(), backend=backend)[0], backend)
+        for backend in "mpi", "ucc", "cpu:mpi,cuda:gloo":
+            self.assertNotIn("shards", self.calls(WorldChanged(), self.assigned(), backend=backend)[0], backend)
+        for backend in "nccl", "cpu:gloo,cuda:nccl":
+            self.assertFalse(Groups(backend).by_gloo)
+
+    def test_what_ranks_say_when_a_world_forms(self):
+        held = Held(Rank(2, 3), LAYOUT, [])
+        self.assertEqual({*hopes_of([said(held), said(None), "0"])}, {0, 2})
+        for heard in None, [said(None)] * 3, [said(held), NOTHING, "1"]:
+            self.assertFalse(hopes_of(heard), heard)
+
+
+class Paces(unittest.TestCase):
+    def setUp(self):
+        self.store = mock.Mock()
+        self.enterContext(mock.patch.object(dist, "PrefixStore", side_effect=lambda _, store: store))
+        self.enterContext(mock.patch.object(shardhandover, "LIMIT", 7.0))
+        self.pace = Pace(Rank(0, 4), self.store)
+
+    def test_who_is_busy_with_others_is_waited_for_as_long_as_anything_moves(self):
+        late = dist.DistStoreError("wait timeout after 7000ms")
+        self.store.wait.side_effect = [late] * 5 + [None]
+        self.store.add.side_effect = [3, 4, 9, 10, 11]
+        self.pace.wait_for({2, 1}, 6)
+        self.assertEqual(self.store.wait.call_args.args, (["1-6", "2-6"], datetime.timedelta(seconds=7)))
+        self.store.wait.side_effect, self.store.add.side_effect = [late] * 3, [3, 4, 4]
+        self.store.check.side_effect = lambda keys: keys == ["1-6"]
+        with self.assertRaisesRegex(RuntimeError, r"could not be had from peers: nothing has moved for 7 s, and ranks have not come to turn 6: 2$"):
+            self.pace.wait_for({2, 1}, 6)
+
+    def test_a_store_that_is_gone_is_the_fault_of_no_program(self):
+        gone = dist.DistNetworkError("Connection reset by peer")
+        self.store.wait.side_effect = self.store.add.side_effect = self.store.set.side_effect = gone
+        for call in lambda: self.pace.wait_for({2}, 0), self.pace.moves, lambda: self.pace.comes_to(3):
+            with self.assertRaisesRegex(RuntimeError, "could not be had from peers: Connection reset"):
+                call()
+
+    def test_it_is_not_told_of_every_piece(self):
+        for _ in range(1000):
+            self.pace.moves()
+        self.assertLess(self.store.add.call_count, 100)
+        Pace(Rank(0, 1), None).wait_for({3}, 1)  # a world of one, which has no store
 
 
 class Worlds(test_fsdp.Worlds):
@@ -198,6 +408,32 @@ class Worlds(test_fsdp.Worlds):
         c.end(three)
         self.assert_undisturbed(*three)
 
+    def test_a_program_that_has_no_room_for_what_was(self):
+        """The last state is let go of where it is not to be given, and is there otherwise."""
+        for odd, kept, wants in ("frugal", False, {"d0", "d1"}), ("", True, set()):
+            with self.subTest(odd):
+                c = self.coordinator(odd)
+                three = c.start(3)
+                step, parts, was = self.begin(c, three[:2])
+                c.shards_world(three, step, parts, stay=three[:2])
+                self.assertEqual({*itertools.chain(*self.wanted(three))}, wants)
+                self.assertEqual(self.begun(three, step), was)
+                for member in three[:2]:
+                    self.assertEqual([line["left"] for line in member.told if "left" in line], [kept])
+                c.end(three)
+                self.assert_undisturbed(*three)
+
+    def test_gloo_that_connects_ranks_late(self):
+        with mock.patch.dict(os.environ, TORCH_GLOO_LAZY_INIT="1"):
+            c = self.coordinator()
+            three = c.start(3)
+        step, parts, was = self.begin(c, three[:2])
+        c.shards_world(three, step, parts, stay=three[:2])
+        self.assertEqual(self.wanted(three), [[], [], []])
+        self.assertEqual(self.begun(three, step), was)
+        c.end(three)
+        self.assert_undisturbed(*three)
+
     def test_a_rank_that_knows_nothing_of_it(self):
         c = self.coordinator()
         two = c.start(2)
@@ -225,10 +461,12 @@ class Worlds(test_fsdp.Worlds):
         left, _ = c.abort([first, newcomer])  # The newcomer lacks nothing that the one has that is gone.
         self.assertFalse(left["clean"], "it has neither what it had nor what it is to have")
         # Who has left so gives nothing: an operator does not say that it has the state.
+        told = len(newcomer.told)
         c.shards_world([first, newcomer], step, parts)
         self.assertEqual({*itertools.chain(*self.wanted([first, newcomer]))}, {"d0", "d1"})
         self.assertEqual(self.begun([first, newcomer], step), was)
         newcomer.wait_for(step=step + 2)
+        self.assertFalse([line for line in newcomer.told[told:] if "meeting" in line], "nobody has anything to give, so nobody is waited for")
         # And handovers serve again.
         step, parts, was = self.stop(c, [first, newcomer])
         (last,) = c.start(1)
