@@ -280,7 +280,7 @@ class Pace:
         while not self._there(keys):
             with _told_as_failed():
                 now = self._store.add("moves", 0)
-                late = now == moves and [rank for rank in sorted(ranks) if not self._store.check([f"{rank}-{turn}"])]
+                late = [rank for rank in sorted(ranks) if now == moves and not self._store.check([f"{rank}-{turn}"])]
             if late:
                 raise failed(f"nothing has moved for {LIMIT:g} s, and ranks have not come to turn {turn}: {', '.join(map(str, late))}")
             moves = now

@@ -330,6 +330,17 @@ class Paces(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, r"could not be had from peers: nothing has moved for 7 s, and ranks have not come to turn 6: 2$"):
             self.pace.wait_for({2, 1}, 6)
 
+    def test_a_piece_is_waited_for_once_the_other_rank_has_come_to_its_turn(self):
+        done = mock.Mock()
+        self.store.set, self.store.wait = done.set, done.wait
+        cut = Cut(1, tuple(Table(name, "uint8", (4, 50), 1) for name in "ab"))
+        one = ShardHandover(Rank(0, 2), None, lambda: False, None, {0}, self.store)
+        with mock.patch.object(dist, "irecv", return_value=mock.Mock(wait=done.comes)), mock.patch.object(shardhandover, "_TURN", 1):
+            one.exchange(cut, {0: 1}, lambda number: memoryview(bytearray(100)))
+        limit = datetime.timedelta(seconds=7)
+        turns = [[mock.call.set(f"0-{i}", ""), mock.call.wait([f"1-{i}"], limit), mock.call.comes(limit)] for i in range(2)]
+        self.assertEqual(done.mock_calls, [*itertools.chain(*turns)])
+
     def test_a_store_that_is_gone_is_the_fault_of_no_program(self):
         gone = dist.DistNetworkError("Connection reset by peer")
         self.store.wait.side_effect = self.store.add.side_effect = self.store.set.side_effect = gone
