@@ -122,7 +122,6 @@ def main() -> None:
         state = build(9 if ODD == "narrow" and world.size == 1 else 11)
         shard(state["net"], None if ODD == "unnamed" else job.mesh)
         state |= optimizers(state)
-        last = StorageWeakRef(state["net"][0].weight._local_tensor.untyped_storage())
         fresh = True
         for step in job.steps(data(), state=state, **steps):
             with step:
@@ -137,6 +136,7 @@ def main() -> None:
                 loss = train(step, state)
                 tell(step=step.number, loss=loss, pid=os.getpid(), state=digest(state))
                 time.sleep(0.02)
+        last = StorageWeakRef(state["net"][0].weight._local_tensor.untyped_storage())
         if ODD == "reused":
             with torch.no_grad():
                 state["net"][0].weight.data.mul_(0.5)  # No version of a tensor is counted up by that.
