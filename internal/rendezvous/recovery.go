@@ -198,11 +198,11 @@ func (m *Machine) regroup(format string) {
 }
 
 // someoneAway says whether a member that was lost, and is not known to have ended, may come back with a
-// snapshot, or one that has one is not reached.
+// snapshot, or one that has a state is not reached.
 func (m *Machine) someoneAway() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem != nil && (!mem.connected || mem.isAside() && len(mem.report.Snapshots) > 0) && !mem.want.Ended && !mem.want.Gone && !mem.failed() {
+		if mem != nil && (!mem.connected || mem.isAside() && mem.report.hasState()) && !mem.want.Ended && !mem.want.Gone && !mem.failed() {
 			return true
 		}
 	}

@@ -18,6 +18,7 @@ func TestHoldersThatAreNotReached(t *testing.T) {
 		"who has made one step more than the others":       stepAhead,
 		"the only holder of the only snapshot is enough":   goesOnAlone,
 		"the only holder of the only snapshot, for long":   waitedFor,
+		"who has it live, and a snapshot that was altered": waitedForItsLive,
 		"one lies about the holder":                        oneLies,
 		"one of two does not reach the other":              oneOfTwo,
 		"one of two, and the world needs two":              anotherInItsPlace,
@@ -178,6 +179,31 @@ func waitedFor(f *fleet) string {
 	f.lasting(l, time.Minute)
 	if f.record.FromStep != newest {
 		return fmt.Sprintf("the world goes on after step %d, and the snapshot is of step %d", f.record.FromStep, newest)
+	}
+	return f.goesOn(l, 3)
+}
+
+// waitedForItsLive: it has no snapshot any more, and could save what it has live.
+func waitedForItsLive(f *fleet) string {
+	f.minimum = 2
+	l := f.training(3)
+	p := f.pods["p02"]
+	f.pods["p00"].vague, f.pods["p01"].vague, p.apart = true, true, true
+	f.breaks("p00")
+	f.lasting(l, time.Minute)
+	if mem := l.machine.members["p02"]; !mem.isAside() {
+		return fmt.Sprintf("it is not set aside: %s, %+v", l.machine.State(), f.record)
+	}
+	has := p.process.made()
+	p.snapshots = nil
+	f.lasting(l, 5*time.Minute)
+	if phase := l.machine.Observe(f.now).Phase; f.record.Round > 2 || phase != PhaseRegrouping || l.machine.fatal != "" || len(l.machine.losses) > 0 {
+		return fmt.Sprintf("the leader is %s (%s) in round %d; losses %+v", phase, l.machine.fatal, f.record.Round, l.machine.losses)
+	}
+	p.apart = false
+	f.lasting(l, time.Minute)
+	if has == 0 || f.record.FromStep != has {
+		return fmt.Sprintf("the world goes on after step %d, and p02 has that after step %d", f.record.FromStep, has)
 	}
 	return f.goesOn(l, 3)
 }
