@@ -113,7 +113,7 @@ func (m *Machine) goneParts() []int {
 // have got of a file together is no holder's, and of shards its programs alone know which they want, and how much of one.
 func (m *Machine) lacksAny(uid string, gone []int) bool {
 	w, mem, told := m.world, m.members[uid], m.world.supplied()
-	if w.live[uid] && !told.sharded || mem == nil || mem.isSupplied(w) || !m.missesEnded(mem) {
+	if w.live[uid] && !told.sharded || mem == nil || mem.isSupplied(w) || !m.missesEnded(mem, gone) {
 		return false
 	}
 	own := told.ownOf(w.ranks.rank(uid))
@@ -122,8 +122,8 @@ func (m *Machine) lacksAny(uid string, gone []int) bool {
 	})
 }
 
-// missesEnded says whether a member says that it does not reach a holder that has ended.
-func (m *Machine) missesEnded(mem *member) bool {
+// missesEnded says whether a member says that it does not reach a holder that has ended, and had one of the parts that nobody has.
+func (m *Machine) missesEnded(mem *member, gone []int) bool {
 	w := m.world
 	if !mem.in(&w.record) {
 		return false
@@ -131,6 +131,8 @@ func (m *Machine) missesEnded(mem *member) bool {
 	told := w.supplied()
 	return slices.ContainsFunc(mem.report.Unreached, func(u Unreached) bool {
 		at, named := told.at[holder{u.Address, u.Serves}]
-		return named && w.ended[w.givers[at].uid]
+		return named && w.ended[w.givers[at].uid] && (len(told.parts) == 0 || slices.ContainsFunc(gone, func(i int) bool {
+			return slices.Contains(told.by[i], at)
+		}))
 	})
 }
