@@ -40,14 +40,18 @@ func (m *Machine) giversOf(holders []holding) []giver {
 // by then.
 func (m *Machine) noteEnded() {
 	w := m.world
-	if w == nil {
+	if w == nil || len(w.givers) == 0 {
 		return
+	}
+	over := make(map[string]bool, len(m.gang.Ended)) // there may be thousands of holders
+	for _, uid := range m.gang.Ended {
+		over[uid] = true
 	}
 	for _, g := range w.givers {
 		switch mem := m.members[g.uid]; {
 		case mem != nil && !mem.want.Ended:
 			delete(w.ended, g.uid)
-		case g.uid != "" && (mem != nil || slices.Contains(m.gang.Ended, g.uid)):
+		case g.uid != "" && (mem != nil || over[g.uid]):
 			if w.ended == nil {
 				w.ended = map[string]bool{}
 			}
@@ -82,7 +86,8 @@ func (m *Machine) endedSupply() string {
 }
 
 // goneParts are the places of those parts of what the world begins with that nobody has any more who has not ended: no holder, and nobody in
-// the world, all of whom give what they get to others. What is one file is one part.
+// the world, who give what they get to others. A shard they give to nobody: where somebody lacks one that another has got, the world is left
+// by its agents. What is one file is one part.
 func (m *Machine) goneParts() []int {
 	w, told := m.world, m.world.supplied()
 	serves := func(at int) bool { return !w.ended[w.givers[at].uid] }
