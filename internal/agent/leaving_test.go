@@ -118,9 +118,9 @@ func TestAProgramLeavesItsWorld(t *testing.T) {
 	if p := report.GetProcesses()[0]; p.GetExit() != nil || p.CleanStep != nil || p.GetLeavingStep() != n {
 		t.Errorf("a program that could not save is reported as %v", p)
 	}
-	if !strings.Contains(w.text(), "exit code 28 before it had saved") {
-		t.Error("the agent does not say that it could not save")
-	}
+	eventually(t, "the agent to say that it could not save", func() bool { // which it writes beside what it reports
+		return strings.Contains(w.text(), "exit code 28 before it had saved")
+	})
 	r.Direct(world(1, 3, 1, 61000))
 	r.Await("round 3", trainsBeyond(3, 0))
 }

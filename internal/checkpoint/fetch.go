@@ -252,7 +252,7 @@ func (g *gathering) ask(ctx context.Context, method string, want Snapshot, query
 
 // brokeOff says whether the other end has ended a connection without a word.
 func brokeOff(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // Reach says whether the agent of a peer answers where it serves its snapshots, with the certificate that is known
@@ -263,7 +263,7 @@ func brokeOff(err error) bool {
 // connection that the process itself had taken is closed before.
 func Reach(ctx context.Context, peer Holder, identity *Identity) (err error) {
 	for range greetings {
-		if err = greet(ctx, peer, identity); !brokeOff(err) {
+		if err = greet(ctx, peer, identity); !brokeOff(err) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			break
 		}
 	}

@@ -40,14 +40,18 @@ func (m *Machine) giversOf(holders []holding) []giver {
 // by then.
 func (m *Machine) noteEnded() {
 	w := m.world
-	if w == nil {
+	if w == nil || len(w.givers) == 0 {
 		return
+	}
+	over := make(map[string]bool, len(m.gang.Ended)) // there may be thousands of holders
+	for _, uid := range m.gang.Ended {
+		over[uid] = true
 	}
 	for _, g := range w.givers {
 		switch mem := m.members[g.uid]; {
 		case mem != nil && !mem.want.Ended:
 			delete(w.ended, g.uid)
-		case g.uid != "" && (mem != nil || slices.Contains(m.gang.Ended, g.uid)):
+		case g.uid != "" && (mem != nil || over[g.uid]):
 			if w.ended == nil {
 				w.ended = map[string]bool{}
 			}
@@ -82,7 +86,8 @@ func (m *Machine) endedSupply() string {
 }
 
 // goneParts are the places of those parts of what the world begins with that nobody has any more who has not ended: no holder, and nobody in
-// the world, all of whom give what they get to others. What is one file is one part.
+// the world, who give what they get to others. A shard they give to nobody: where somebody lacks one that another has got, the world is left
+// by its agents. What is one file is one part.
 func (m *Machine) goneParts() []int {
 	w, told := m.world, m.world.supplied()
 	serves := func(at int) bool { return !w.ended[w.givers[at].uid] }
@@ -113,7 +118,7 @@ func (m *Machine) goneParts() []int {
 // have got of a file together is no holder's, and of shards its programs alone know which they want, and how much of one.
 func (m *Machine) lacksAny(uid string, gone []int) bool {
 	w, mem, told := m.world, m.members[uid], m.world.supplied()
-	if w.live[uid] && !told.sharded || mem == nil || mem.isSupplied(w) || !m.missesEnded(mem) {
+	if w.live[uid] && !told.sharded || mem == nil || mem.isSupplied(w) || !m.missesEnded(mem, gone) {
 		return false
 	}
 	own := told.ownOf(w.ranks.rank(uid))
@@ -122,8 +127,8 @@ func (m *Machine) lacksAny(uid string, gone []int) bool {
 	})
 }
 
-// missesEnded says whether a member says that it does not reach a holder that has ended.
-func (m *Machine) missesEnded(mem *member) bool {
+// missesEnded says whether a member says that it does not reach a holder that has ended, and had one of the parts that nobody has.
+func (m *Machine) missesEnded(mem *member, gone []int) bool {
 	w := m.world
 	if !mem.in(&w.record) {
 		return false
@@ -131,6 +136,8 @@ func (m *Machine) missesEnded(mem *member) bool {
 	told := w.supplied()
 	return slices.ContainsFunc(mem.report.Unreached, func(u Unreached) bool {
 		at, named := told.at[holder{u.Address, u.Serves}]
-		return named && w.ended[w.givers[at].uid]
+		return named && w.ended[w.givers[at].uid] && (len(told.parts) == 0 || slices.ContainsFunc(gone, func(i int) bool {
+			return slices.Contains(told.by[i], at)
+		}))
 	})
 }

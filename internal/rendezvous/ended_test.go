@@ -257,6 +257,34 @@ func TestPartsThatAreGone(t *testing.T) {
 	}
 }
 
+// Whoever does not reach one that has ended says so of what it lacks: where somebody else has that, what nobody has is not lacking.
+func TestOnlyWhatIsGoneIsMissed(t *testing.T) {
+	f, l := shared(t, 3)
+	m := l.machine
+	w := m.world
+	part := func(key string) Snapshot {
+		return Snapshot{Round: 1, Step: 4, Bytes: 1, Hash: [32]byte{key[0], key[1]}, Part: key + ".2.0123456789abcdef"}
+	}
+	d0, d1 := part("d0"), part("d1")
+	w.told, w.ended, w.live = nil, map[string]bool{"h0": true, "h1": true}, map[string]bool{}
+	w.snapshot, w.parts = &Snapshot{Round: 1, Step: 4, Hash: [32]byte{1}}, []Snapshot{d0, d1}
+	w.holders, w.givers = nil, nil
+	for i, parts := range [][]Snapshot{{d0}, {d1}, {d1}} {
+		w.holders = append(w.holders, holding{holder{fmt.Sprint("10.0.1.", i), Server{Port: 5000}}, parts})
+		w.givers = append(w.givers, giver{fmt.Sprint("h", i), fmt.Sprint("h", i)})
+	}
+	w.record.FromStep = m.furthest()
+	for _, uid := range f.uids() {
+		m.members[uid].report.Snapshots, m.members[uid].report.Unreached = nil, nil
+	}
+	for i, left := range []bool{true, false} {
+		m.members["p01"].report.Unreached = []Unreached{{w.holders[i].Address, w.holders[i].Server, "refused"}}
+		if why := m.endedSupply(); (why != "") != left {
+			t.Errorf("h%d is not reached: %q", i, why)
+		}
+	}
+}
+
 // Of two who say that they are where a holder is nobody knows which has ended.
 func TestTwoAtTheSamePlaceAreNoGivers(t *testing.T) {
 	_, l := shared(t, 3)

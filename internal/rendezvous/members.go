@@ -364,6 +364,11 @@ func (r *Report) has(what Waiting) bool {
 	return r.any(func(p *Process) bool { return !p.Exited && p.Waiting == what })
 }
 
+// hasState says whether a member says that it has a state, of whatever history: a snapshot, or what its processes have live.
+func (r *Report) hasState() bool {
+	return len(r.Snapshots) > 0 || r.any(func(p *Process) bool { return p.Clean && !p.Exited && p.CleanStep > 0 })
+}
+
 // any says whether any process is so. It is asked of all members with each decision, so none is copied.
 func (r *Report) any(is func(*Process) bool) bool {
 	for i := range r.Processes {

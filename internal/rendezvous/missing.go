@@ -161,10 +161,20 @@ func (m *Machine) mayHaveMore(than uint64) bool {
 		case !mem.joined && m.world.ranks.rank(mem.want.UID) >= 0:
 			return true
 		case m.hasHistory(mem):
+			if m.livesApart(mem, than) {
+				return true
+			}
 			all = append(all, mem)
 		}
 	}
 	return m.finishesOne(than) || slices.ContainsFunc(m.statesOf(all), func(s state) bool { return s.Step > than })
+}
+
+// livesApart says whether a member that is not in touch, or not reached, has a state live after a later step: it can save that once it is back.
+func (m *Machine) livesApart(mem *member, than uint64) bool {
+	return (!mem.connected || mem.isAside()) && mem.report.any(func(p *Process) bool {
+		return p.CleanStep > than && p.CleanStep <= m.mostMade() && m.cleanAt(mem, p, p.CleanStep)
+	})
 }
 
 // finishesOne says whether somebody is writing the manifest of a later checkpoint, of which all else is in the storage.

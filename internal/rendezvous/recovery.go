@@ -198,11 +198,15 @@ func (m *Machine) regroup(format string) {
 }
 
 // someoneAway says whether a member that was lost, and is not known to have ended, may come back with a
-// snapshot, or one that has one is not reached.
+// snapshot, or one that has a state is not reached.
 func (m *Machine) someoneAway() bool {
-	for _, uid := range m.world.ranks.uids {
-		mem := m.members[uid]
-		if mem != nil && (!mem.connected || mem.isAside() && len(mem.report.Snapshots) > 0) && !mem.want.Ended && !mem.want.Gone && !mem.failed() {
+	for uid, mem := range m.members {
+		in := m.world.ranks.rank(uid) >= 0 // or it leaves, or its program has failed, and it is to give the others what it has
+		switch {
+		case mem.want.Ended || mem.want.Gone:
+		case in && !mem.connected && !mem.failed():
+			return true
+		case (!mem.connected || mem.isAside()) && m.hasHistory(mem) && mem.report.hasState():
 			return true
 		}
 	}

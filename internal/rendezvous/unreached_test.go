@@ -18,6 +18,7 @@ func TestHoldersThatAreNotReached(t *testing.T) {
 		"who has made one step more than the others":       stepAhead,
 		"the only holder of the only snapshot is enough":   goesOnAlone,
 		"the only holder of the only snapshot, for long":   waitedFor,
+		"who has it live, and a snapshot that was altered": waitedForItsLive,
 		"one lies about the holder":                        oneLies,
 		"one of two does not reach the other":              oneOfTwo,
 		"one of two, and the world needs two":              anotherInItsPlace,
@@ -178,6 +179,31 @@ func waitedFor(f *fleet) string {
 	f.lasting(l, time.Minute)
 	if f.record.FromStep != newest {
 		return fmt.Sprintf("the world goes on after step %d, and the snapshot is of step %d", f.record.FromStep, newest)
+	}
+	return f.goesOn(l, 3)
+}
+
+// waitedForItsLive: it has no snapshot any more, and could save what it has live.
+func waitedForItsLive(f *fleet) string {
+	f.minimum = 2
+	l := f.training(3)
+	p := f.pods["p02"]
+	f.pods["p00"].vague, f.pods["p01"].vague, p.apart = true, true, true
+	f.breaks("p00")
+	f.lasting(l, time.Minute)
+	if mem := l.machine.members["p02"]; !mem.isAside() {
+		return fmt.Sprintf("it is not set aside: %s, %+v", l.machine.State(), f.record)
+	}
+	has := p.process.made()
+	p.snapshots = nil
+	f.lasting(l, 5*time.Minute)
+	if phase := l.machine.Observe(f.now).Phase; f.record.Round > 2 || phase != PhaseRegrouping || l.machine.fatal != "" || len(l.machine.losses) > 0 {
+		return fmt.Sprintf("the leader is %s (%s) in round %d; losses %+v", phase, l.machine.fatal, f.record.Round, l.machine.losses)
+	}
+	p.apart = false
+	f.lasting(l, time.Minute)
+	if has == 0 || f.record.FromStep != has {
+		return fmt.Sprintf("the world goes on after step %d, and p02 has that after step %d", f.record.FromStep, has)
 	}
 	return f.goesOn(l, 3)
 }
@@ -616,6 +642,73 @@ func statePretended(f *fleet, step uint64) string {
 		return fmt.Sprintf("the world goes on after step %d, and the snapshot is of step %d", f.record.FromStep, newest)
 	}
 	return f.goesOn(l, 3)
+}
+
+// A holder that is in no world is waited for as well, as long as it has not ended.
+func TestAHolderInNoWorldIsWaitedFor(t *testing.T) {
+	for name, leave := range map[string]func(f *fleet, l *modelLeader, p *pod){
+		"its program has failed": func(_ *fleet, _ *modelLeader, p *pod) { p.exits(1) },
+		"it leaves": func(f *fleet, l *modelLeader, p *pod) {
+			p.want.Leaving = ReasonScaledDown
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.breaks("p00")
+		},
+	} {
+		for _, heard := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, and it is heard %t", name, heard), func(t *testing.T) {
+				f := emptyFleet(t)
+				f.minimum, f.target, f.hang = 2, 3, 10*time.Minute
+				l, newest := f.soleHolder(false)
+				f.target = 2
+				p := f.pods["p02"]
+				p.apart = true
+				_ = f.handle(l, GangExpected{f.gang()})
+				leave(f, l, p)
+				f.until(l, "the others have entered the next world", func() bool { return l.machine.world.record.Round == 2 && l.machine.world.formed() })
+				if !heard {
+					f.cut(p, true)
+					f.drop(p, p.leader)
+				}
+				f.lasting(l, 40*time.Second)
+				if why := l.machine.fatal; why != "" {
+					t.Fatalf("it is given up: %s", why)
+				}
+				p.apart, p.unheard = false, false
+				f.lasting(l, time.Minute)
+				if f.record.FromStep != newest {
+					t.Errorf("the world goes on after step %d, and p02 had that after step %d: %s", f.record.FromStep, newest, l.machine.State())
+				}
+			})
+		}
+	}
+}
+
+// What is not reached, and is live alone, is later than what the storage has: it is waited for.
+func TestWhatIsLiveIsWaitedForBeforeTheStorage(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target, f.hang = 2, 3, 10*time.Minute
+	f.storage, f.shelf = &Storage{Interval: time.Hour, Keep: 3, Own: true}, &shelf{}
+	l := f.training(3)
+	f.turns(l, 6)
+	p := f.pods["p02"]
+	c := checkpointed{"job/1-2", Snapshot{Round: 1, Step: 2, Bytes: 1, Hash: [32]byte{2}}, make(history, 2), nil}
+	copy(c.state, p.process.state)
+	f.shelf.kept = append(f.shelf.kept, c)
+	f.pods["p00"].durable = Durable{c.snapshot, c.path}
+	f.pods["p00"].vague, f.pods["p01"].vague, p.apart = true, true, true
+	f.breaks("p00")
+	f.lasting(l, 45*time.Second)
+	if !l.machine.members["p02"].isAside() {
+		t.Fatalf("it is not set aside: %s, %+v", l.machine.State(), f.record)
+	}
+	has := p.process.made()
+	p.snapshots = nil // it was altered
+	f.lasting(l, 10*time.Second)
+	p.apart = false
+	f.lasting(l, time.Minute)
+	if f.record.FromStep != has {
+		t.Errorf("the world goes on after step %d, and p02 had that after step %d live: %s", f.record.FromStep, has, l.machine.State())
+	}
 }
 
 // Of thousands it is not said of each why it was set aside: all members are told.

@@ -38,11 +38,11 @@ _NUMBER = struct.Struct("i")
 def start(command, env, stdout=None, stderr=None):
     """Starts a program, which is a file and its arguments; the result is used like a subprocess.Popen. stdout and stderr: files, None for
     those of this process, or subprocess.PIPE for stdout. Who computes elsewhere than on a processor is begun by Python: what a driver
-    has done in a server when that is forked nobody knows."""
-    if env.get("TEST_DEVICE", "cpu") != "cpu":
+    has done in a server when that is forked nobody knows. So is everybody where PyTorch begins threads as it is imported, as newer ones do."""
+    if env.get("TEST_DEVICE", "cpu") != "cpu" or (server := _next()).threads() > 1:
         begun = [sys.executable, "-X", "faulthandler", *map(str, command)]
         return subprocess.Popen(begun, env=env, stdout=stdout, stderr=stderr, text=True)
-    return _next().start(command, env, stdout, stderr)
+    return server.start(command, env, stdout, stderr)
 
 
 class Program:
@@ -83,7 +83,7 @@ class Server:
 
     def __init__(self, preloaded=PRELOADED):
         """preloaded: the modules that it imports."""
-        self._asking = threading.Lock()
+        self._asking, self._threads = threading.Lock(), None
         self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             command = [sys.executable, "-X", "faulthandler", "-m", __name__, str(there.fileno()), *preloaded]
@@ -108,8 +108,17 @@ class Server:
                 socket.send_fds(self._control, [asked], files)
         return Program(_number(here), here, reading)
 
+    def threads(self):
+        """How many threads it has once it has imported everything. One that has more than one cannot be forked."""
+        with self._asking:
+            if self._threads is None:
+                self._threads = _number(self._control)
+            return self._threads
+
     def close(self):
         """Ends it, and all of its programs."""
+        with contextlib.suppress(RuntimeError):
+            self.threads()  # Where something is left to be read its end would see a broken connection.
         self._control.close()
         self.process.wait()
 
@@ -187,9 +196,8 @@ class _Forks:
 
     def _fork(self, channel, out, err):
         """Whether this is the new process."""
-        threads = os.listdir("/proc/self/task")
-        if len(threads) > 1:
-            raise RuntimeError(f"the fork server has {len(threads)} threads: whatever it imports may have none")
+        if _threads() > 1:
+            raise RuntimeError(f"the fork server has {_threads()} threads: whatever it imports may have none")
         server, pid = os.getpid(), os.fork()
         if pid:
             for file in out, err:
@@ -231,6 +239,11 @@ class _Forks:
             self._reap(child)
 
 
+def _threads():
+    """How many threads this process has."""
+    return len(os.listdir("/proc/self/task"))
+
+
 def _begin(command, env, folder):
     """Runs a program as Python does."""
     gc.enable()
@@ -252,7 +265,9 @@ def _main(control, *preloaded):
     gc.disable()
     gc.collect()
     gc.freeze()  # or the first collection of each copies all of it
-    asked = _Forks(socket.socket(fileno=int(control))).serve()
+    control = socket.socket(fileno=int(control))
+    control.send(_NUMBER.pack(_threads()))
+    asked = _Forks(control).serve()
     if asked:
         _begin(**asked)
 

@@ -8,6 +8,7 @@ import tempfile
 import textwrap
 import time
 import unittest
+from unittest import mock
 
 from tests_torch import forkserver
 
@@ -129,6 +130,22 @@ class Programs(Case):
         program = forkserver.start([self.folder / "none.py"], self.env, stderr=self.errors)
         self.assertEqual(program.wait(SECONDS), 1)
         self.assertIn("No such file or directory", self.told())
+
+
+class Threads(Case):
+    """What is imported may begin threads, which no copy would have."""
+
+    def test_programs_are_begun_by_python(self):
+        folder = str(self.folder)
+        (self.folder / "threaded.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n")
+        with mock.patch.object(sys, "path", [folder, *sys.path]):
+            server = forkserver.Server(preloaded=("threaded",))
+        self.addCleanup(server.process.kill)
+        self.assertEqual(server.threads(), 2)
+        with mock.patch.object(forkserver, "_next", lambda: server):
+            program = forkserver.start([self.write("import sys\nprint('threaded' in sys.modules)")], self.env, subprocess.PIPE, self.errors)
+        self.addCleanup(program.stdout.close)
+        self.assertEqual((program.wait(SECONDS), program.stdout.read()), (0, "False\n"), self.told())
 
 
 class Ends(Case):
