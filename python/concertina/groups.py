@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -142,12 +143,9 @@ class Groups:
         self.store = None
         if not dist.is_initialized():
             return
-        # A process group ends gloo's threads while it holds the interpreter's lock, and one of them
-        # may be waiting for that lock to let go of a tensor: then both wait for ever. A backend
-        # object lets the lock go first, so it has to be the last one.
-        backends = [_of_processors(group) for group in _groups()]  # of the program's own groups as well
+        for group in _groups():  # those of the program's own as well, which may hold them for longer
+            _outlive(group)
         dist.destroy_process_group()
-        del backends
 
     def abort(self, limit: float | None = None) -> None:
         """Breaks off what its devices exchange, in the groups of the program as well. May be called in another thread, and
@@ -173,6 +171,16 @@ def outlive_peers(env: MutableMapping[str, str]) -> None:
 def _groups() -> list[dist.ProcessGroup]:
     """All groups that there are, those of the program as well."""
     return [*dist.distributed_c10d._world.pg_names]
+
+
+def _outlive(group: dist.ProcessGroup) -> None:
+    """Has the backend by which processors exchange in a group be the last that goes of it, whoever lets go of the group, and when.
+
+    A group ends gloo's threads while it holds the interpreter's lock, and one of them may be waiting for that lock to let go of a tensor: then
+    both wait for ever. A backend's own object lets the lock go first.
+    """
+    if backend := _of_processors(group):
+        weakref.finalize(group, lambda _: None, backend).atexit = False
 
 
 def _of_processors(group: dist.ProcessGroup) -> Any:

@@ -3,6 +3,7 @@
 import datetime
 import threading
 import unittest
+import weakref
 from unittest import mock
 
 import torch
@@ -203,6 +204,18 @@ class Spread(unittest.TestCase):
             with mock.patch("torch.cuda.current_device", return_value=0), mock.patch("concertina.torch.spread") as told:
                 job._begin_step(mock.Mock(evaluates=True, world=mock.Mock(size=2)))
             self.assertEqual(told.call_args.args[1], want)
+
+    def test_the_backend_of_a_group_that_the_program_keeps_goes_after_it(self):
+        """A group that goes last waits for gloo's threads with the interpreter's lock, and they may be waiting for that."""
+        gone = []
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        kept = dist.new_group([0])
+        Groups("gloo").leave()
+        weakref.finalize(kept, gone.append, "group")
+        weakref.finalize(kept._get_backend(torch.device("cpu")), gone.append, "backend")
+        self.assertEqual(gone, [])
+        del kept
+        self.assertEqual(gone, ["group", "backend"])
 
 
 if __name__ == "__main__":
