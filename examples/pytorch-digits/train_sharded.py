@@ -25,6 +25,13 @@ parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
 parser.add_argument(
     "--step-seconds", type=float, default=0, help="least time of a step, to watch a tiny model train like a large one"
 )
+parser.add_argument("--from-files", action="store_true", help="have no rank give others its rows over links: all come from snapshots")
+parser.add_argument(
+    "--ballast", type=int, default=0, metavar="MIB", help="make the state so much larger, with values that stay"
+)
+parser.add_argument(
+    "--step-times", action="store_true", help="print 'stamp ROUND STEP RANK BEGUN DONE' after each step, in nanoseconds of Unix time"
+)
 args = parser.parse_args()
 
 device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
@@ -48,7 +55,10 @@ def build(mesh):
     for layer in net[0], net[2], net[4]:
         fully_shard(layer, mesh=mesh, **options)
     fully_shard(net, mesh=mesh, **options)
-    return net, torch.optim.Adam(net.parameters(), lr=args.learning_rate)
+    state = {"net": net, "opt": torch.optim.Adam(net.parameters(), lr=args.learning_rate)}
+    if args.ballast:
+        state["ballast"] = fully_shard(digits.ballast(args.ballast), mesh=mesh, **options)
+    return state
 
 
 def in_place(data):
@@ -58,11 +68,12 @@ def in_place(data):
 
 
 train_data, test_data = (in_place(data) for data in digits.load())
-job = elastic.join(seed=args.seed)
+job = elastic.join(seed=args.seed, handover=not args.from_files)
 for world in job.worlds():
-    net, opt = build(job.mesh)
+    state = build(job.mesh)
+    net, opt = state["net"], state["opt"]
     loop = job.steps(
-        train_data, state={"net": net, "opt": opt}, global_batch=args.global_batch, micro_batch=args.micro_batch,
+        train_data, state=state, global_batch=args.global_batch, micro_batch=args.micro_batch,
         epochs=args.epochs, evaluate="epoch",
     )  # fmt: skip
     for step in loop:
@@ -76,7 +87,7 @@ for world in job.worlds():
                 if step.number == job.total_steps and world.rank == 0:
                     print(f"test accuracy {accuracy:.4f}", flush=True)
                 continue
-            begin = time.monotonic()
+            begin, begun = time.monotonic(), time.time_ns()
             for x, y in step.micro_batches():
                 step.backward(F.cross_entropy(net(x.to(device)), y.to(device)))
             opt.step()
@@ -84,5 +95,7 @@ for world in job.worlds():
                 step.report(loss=step.loss)
                 if world.rank == 0:
                     print(f"step {step.number}/{job.total_steps} loss {step.loss.item():.4f}", flush=True)
+            if args.step_times:
+                print(f"stamp {world.round} {step.number} {world.rank} {begun} {time.time_ns()}", flush=True)
             time.sleep(max(0, begin + args.step_seconds - time.monotonic()))
-    del net, opt, loop  # the room is for the next world's
+    del state, net, opt, loop  # the room is for the next world's

@@ -36,6 +36,13 @@ const (
 	nodes = 12
 )
 
+// programs are those of Concertina's contenders, with their arguments.
+var programs = map[string][]string{
+	ours:            {"train.py"},
+	oursShards:      {"train_sharded.py"},
+	oursShardsFiles: {"train_sharded.py", "--from-files"},
+}
+
 // cluster is Concertina's contender: an API server with its etcd, the operator, and what plays scheduler and kubelets.
 type cluster struct {
 	place
@@ -57,8 +64,8 @@ type cluster struct {
 
 func (*cluster) spares() int { return 0 }
 
-// startCluster starts everything but the members, and submits the job.
-func (p place) startCluster(ctx context.Context, mib, size int) (_ *cluster, err error) {
+// startCluster starts everything but the members, and submits the job: an example's program and its arguments, beside those that all are told.
+func (p place) startCluster(ctx context.Context, mib, size int, program ...string) (_ *cluster, err error) {
 	c := &cluster{place: p, pending: make(chan *corev1.Pod, 100), operatorEnd: make(chan struct{}), stopped: func() {}}
 	defer func() {
 		if err != nil {
@@ -85,7 +92,7 @@ func (p place) startCluster(ctx context.Context, mib, size int) (_ *cluster, err
 	if err := c.play(); err != nil {
 		return nil, err
 	}
-	job, err := c.job(mib, size)
+	job, err := c.job(mib, size, program)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +195,7 @@ func (c *cluster) startOperator() error {
 }
 
 // job is that of the example, which trains for as long as it takes.
-func (c *cluster) job(mib, size int) (*v1alpha1.TrainingJob, error) {
+func (c *cluster) job(mib, size int, program []string) (*v1alpha1.TrainingJob, error) {
 	job, err := kube.ReadJob(filepath.Join(c.Checkout, "examples", "pytorch-digits", "job.yaml"))
 	if err != nil {
 		return nil, err
@@ -199,7 +206,7 @@ func (c *cluster) job(mib, size int) (*v1alpha1.TrainingJob, error) {
 	job.Spec.Checkpoint.Memory = v1alpha1.MemorySize(fmt.Sprintf("%dMi", 5*mib))
 	job.Spec.Checkpoint.MemoryInterval = c.SnapshotEvery
 	trainer := &job.Spec.Workers.Template.Spec.Containers[0]
-	trainer.Command = append([]string{"python3", source + "/examples/pytorch-digits/train.py"}, trainingFlags(mib)...)
+	trainer.Command = slices.Concat([]string{"python3", source + "/examples/pytorch-digits/" + program[0]}, program[1:], trainingFlags(mib))
 	trainer.Resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}}
 	return job, nil
 }

@@ -53,7 +53,7 @@ func (b Bench) Footprint(ctx context.Context, steady time.Duration) (err error) 
 }
 
 func (p place) footprint(ctx context.Context, mib int, steady time.Duration) (err error) {
-	c, err := p.startCluster(ctx, mib, holders)
+	c, err := p.startCluster(ctx, mib, holders, programs[ours]...)
 	if err != nil {
 		return err
 	}

@@ -31,11 +31,13 @@ import (
 )
 
 // Contenders are the names of those that are measured, in their order.
-var Contenders = []string{ours, torchft, torchrun, torchrunTuned}
+var Contenders = []string{ours, oursShards, oursShardsFiles, torchft, torchrun, torchrunTuned}
 
 const (
-	ours, torchft           = "ours", "torchft"
-	torchrun, torchrunTuned = "torchrun", "torchrun_tuned"
+	ours, torchft = "ours", "torchft"
+	// A state in the shards of all ranks comes over links, or from the files of snapshots alone.
+	oursShards, oursShardsFiles = "ours_shards", "ours_shards_files"
+	torchrun, torchrunTuned     = "torchrun", "torchrun_tuned"
 )
 
 const (
@@ -191,8 +193,8 @@ func (p place) measure(ctx context.Context, name string, mib int) (grown []sampl
 // contender starts what a contender has beside its members, and says how often it is measured.
 func (p place) contender(ctx context.Context, name string, mib int) (contender, int, error) {
 	switch name {
-	case ours:
-		c, err := p.startCluster(ctx, mib, size)
+	case ours, oursShards, oursShardsFiles:
+		c, err := p.startCluster(ctx, mib, size, programs[name]...)
 		return c, p.Times, err
 	case torchft:
 		c, err := p.startTorchft(ctx, mib)
