@@ -57,7 +57,11 @@ def build(mesh):
     fully_shard(net, mesh=mesh, **options)
     state = {"net": net, "opt": torch.optim.Adam(net.parameters(), lr=args.learning_rate)}
     if args.ballast:
-        state["ballast"] = fully_shard(digits.ballast(args.ballast), mesh=mesh, **options)
+        # No rank ever has all of it: memory is made for its rows alone.
+        with torch.device("meta"):
+            ballast = digits.ballast(args.ballast)
+        state["ballast"] = fully_shard(ballast, mesh=mesh, **options).to_empty(device=device)
+        torch.nn.init.ones_(ballast.values)
     return state
 
 
