@@ -23,7 +23,6 @@ refers to it may be used for something else. With join(handover=False) it is not
 snapshot of its own rows, and nobody ever has all of them. Everything else is as in concertina.torch.
 """
 
-import contextlib
 import functools
 import socket
 import sys
@@ -40,6 +39,7 @@ from concertina import torch as _torch
 from concertina.agent import AgentError
 from concertina.loader import Loader
 from concertina.member import checked
+from concertina.session import WorldChanged
 from concertina.shardhandover import KNOWS, NOTHING, Held, ShardHandover, hopes_of, said
 from concertina.shards import MOST, Rank
 from concertina.streams import Stream
@@ -178,10 +178,13 @@ class Job(_torch.Job):
         before = self._world
         if self._coming_in or not self._live.clean or not self._goes_on(following) or not (self._gives and self._groups.by_gloo):
             return
-        # Whatever is wrong here, the snapshot serves: a state that cannot be kept is told of where it is to be.
-        with contextlib.suppress(Exception):
+        try:
             layout, parts = self._keeper.shards()
-            self._held = Held(Rank(before.rank, before.size), layout, parts)
+            self._held = Held(Rank(before.rank, before.size), layout, parts, lambda: self._session.aborted)
+        except WorldChanged:
+            pass
+        except Exception as error:  # Whatever is wrong here, the snapshot serves: a state that cannot be kept is told of where it is to be.
+            print(f"concertina: what this process has is not given to others, who read the snapshot: {error!r}", file=sys.stderr, flush=True)
 
     def _close(self) -> None:
         self._held = None
@@ -193,6 +196,8 @@ class Job(_torch.Job):
     def _form(self, world: World, listener: socket.socket | None) -> None:
         self._live.doubt()  # There is nothing yet, also where it does not come to that world.
         super()._form(world, listener)
+        if not hopes_of(self._groups.heard):
+            self._held = None
 
     def _spread(self, world: World) -> None:
         if self._coming_in:

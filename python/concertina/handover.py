@@ -17,10 +17,12 @@ copies, is told like a connection that has failed: the world is made anew then, 
 """
 
 import collections
+import concurrent.futures
 import contextlib
 import copy
 import datetime
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +45,7 @@ _CHAIN = 8
 """How many ranks give a piece on, one to the next, before another one is begun, at least: nobody is to send more than it would receive."""
 LIMIT = 120.0
 """Seconds for which a rank waits for an exchange with another one: a piece, and those of the window before it."""
+_LOOK = 0.05
 VERSION = 1
 """Ranks of which one has another version hand nothing over. It changes with anything that all have to do in the same way, such as the sizes
 above."""
@@ -73,15 +76,17 @@ def pieces_of(values: Mapping[int, int]) -> list[Piece]:
     """The pieces of values that have so many bytes, by where they begin."""
     pieces: list[Piece] = []
     some: list[Part] = []
+    together = 0
     for at, size in sorted(values.items()):
         if size >= _SMALL:
             pieces += (Piece((Part(at, low, min(size, low + PIECE)),)) for low in range(0, size, PIECE))
             continue
-        if some and Piece((*some, Part(at, 0, size))).size > PIECE // 4:
+        if some and together + size > PIECE // 4:
             pieces.append(Piece(tuple(some)))
-            some = []
+            some, together = [], 0
         if size:
             some.append(Part(at, 0, size))
+            together += size
     return pieces + ([Piece(tuple(some))] if some else [])
 
 
@@ -261,10 +266,10 @@ class Handover:
 
     def _await(self, work: Any) -> None:
         """Waits for an exchange."""
-        try:
+        if not self._by_device:
+            return await_(work, self._aborted)
+        with told_as_failed():
             work.wait(datetime.timedelta(seconds=LIMIT))
-        except RuntimeError as error:
-            raise failed(" ".join(str(error).split())) from error
 
     def _known(self) -> None:
         """Between devices an exchange that was broken off says nothing, and leaves anything."""
@@ -433,6 +438,43 @@ def _word_of(image: snapshot.Image) -> int:
 
 def _is_small(word: int) -> bool:
     return bool(word & 1)
+
+
+def await_(work: Any, aborted: Callable[[], bool]) -> None:
+    """Waits for what processors exchange, LIMIT at most. Raises RuntimeError when it comes to nothing, and WorldChanged once the world is aborted:
+    if half of a message has come when its connection ends, gloo tells nobody."""
+    end = begun(lambda: work.wait(datetime.timedelta(seconds=LIMIT)))
+    while True:
+        try:
+            with told_as_failed():
+                end.result(_LOOK)
+            return
+        except TimeoutError:
+            if aborted():
+                raise WorldChanged from None
+
+
+def begun(do: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+    """What comes of something that is done in a thread of its own, for which the process does not wait if it ends."""
+    end = concurrent.futures.Future[Any]()
+
+    def run() -> None:
+        try:
+            end.set_result(do())
+        except BaseException as error:
+            end.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return end
+
+
+@contextlib.contextmanager
+def told_as_failed() -> Iterator[None]:
+    """Has it told as what is the fault of no program that an exchange fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise failed(" ".join(str(error).split())) from error
 
 
 def failed(why: str) -> RuntimeError:

@@ -22,17 +22,17 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from concertina.codec import Elsewhere, Local
-from concertina.handover import LIMIT, Part, Piece, bytes_in, failed, pieces_of, without_room
+from concertina.handover import LIMIT, Part, Piece, await_, begun, bytes_in, failed, pieces_of, told_as_failed, without_room
 from concertina.session import WorldChanged
 from concertina.shards import Cut, Move, Rank, given, taken, turns
-from concertina.tensors import memory_of
+from concertina.tensors import is_there, memory_of
 
 VERSION = 1
 """Ranks of which one has another version exchange nothing. It changes with anything that all have to do in the same way."""
@@ -46,7 +46,7 @@ _BLOCK = 16 << 20
 """So many bytes at most have a checksum of their own."""
 _SAYS = 1.0
 """Seconds between two words of a rank that something moves there."""
-_THREADS = min(8, os.cpu_count() or 1)
+_THREADS = min(8, len(os.sched_getaffinity(0)))
 """How many checksums are made at a time."""
 
 
@@ -54,11 +54,12 @@ class Held:
     """What a process has of a state in shards that its last world has left to it, until it is given. It is the live memory, which a program
     may write to in ways that nothing counts: so its bytes are compared with what they were."""
 
-    def __init__(self, rank: Rank, layout: str, locals_: Sequence[Local]):
+    def __init__(self, rank: Rank, layout: str, locals_: Sequence[Local], aborted: Callable[[], bool]):
         """rank: the one that it had in that world. layout: as a snapshot's part with the same is named. locals_: what it has of each value, by
-        number. Reads all of it."""
+        number. Reads all of it, and raises WorldChanged once aborted says so."""
         self.rank, self.key = rank, key_of(rank, layout)
         self._parts: list[memoryview | Elsewhere | None] = [local.part for local in locals_]
+        self._aborted = aborted
         self._sums = self._summed()
 
     def is_of(self, keys: Sequence[str]) -> bool:
@@ -66,17 +67,26 @@ class Held:
         return self.rank.of == len(keys) and keys[self.rank.number] == self.key
 
     def intact(self) -> bool:
-        """Whether its bytes are known to be what they were. Reads all of it."""
+        """Whether its bytes are known to be what they were. Reads all of it, and raises as it does when it is made."""
         with contextlib.suppress(MemoryError, OSError, RuntimeError):
             return self._summed() == self._sums
         return False
 
     def _summed(self) -> list[int]:
+        if not all(is_there(part) for part in self._parts if isinstance(part, memoryview)):
+            raise RuntimeError("the memory was given back")
         blocks = [part[at : at + _BLOCK] for part in self._parts if part is not None for at in range(0, len(part), _BLOCK)]
         if sum(map(len, blocks)) <= _BLOCK:
-            return [*map(_checksum, blocks)]
+            return [*map(self._checksum, blocks)]
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:  # It lets the interpreter's lock go for all that is not tiny.
-            return [*pool.map(_checksum, blocks)]
+            return [*pool.map(self._checksum, blocks)]
+
+    def _checksum(self, block: memoryview | Elsewhere) -> int:
+        if self._aborted():
+            raise WorldChanged
+        if isinstance(block, Elsewhere):
+            block = memory_of(bytes_in(block, Part(0, 0, len(block))).to("cpu"))
+        return zlib.crc32(block)
 
     def bytes_of(self, number: int, low: int, high: int) -> torch.Tensor:
         """Some bytes of what it has of a value."""
@@ -125,10 +135,10 @@ class ShardHandover:
         held = self._held
         if held and not (held.rank.of == cut.ranks and held.is_of(keys) and held.intact()):
             held = self._held = None
-        told = torch.zeros(2, self._rank.of, dtype=torch.int64)
+        told = torch.zeros(2, self._rank.of, dtype=torch.int64, device="cpu")
         told[0, self._rank.number] = held.rank.number + 1 if held else 0
         told[1, self._rank.number] = _digest(keys, cut)
-        with _told_as_failed():
+        with told_as_failed():
             dist.all_reduce(told, group=self._group)
         if self._aborted():
             raise WorldChanged
@@ -167,7 +177,7 @@ class ShardHandover:
         for source, places in wanted.items():
             for piece in pieces_of({number: len(memory) for number, memory in places.items()}):
                 some = [torch.frombuffer(places[part.at], dtype=torch.uint8)[part.low : part.high] for part in piece.parts]
-                bytes_ = some[0] if len(some) == 1 else torch.empty(piece.size, dtype=torch.uint8)
+                bytes_ = some[0] if len(some) == 1 else torch.empty(piece.size, dtype=torch.uint8, device="cpu")
                 work = dist.irecv(bytes_, source, group=self._group, tag=came[source])
                 coming.append(_Coming(work, bytes_, some))
                 came[source] += 1
@@ -244,8 +254,7 @@ class ShardHandover:
 
     def _await(self, work: Any) -> None:
         """Waits for a piece, which is under way: who gives or gets it is there."""
-        with _told_as_failed():
-            work.wait(datetime.timedelta(seconds=LIMIT))
+        await_(work, self._aborted)
 
 
 class Pace:
@@ -259,47 +268,48 @@ class Pace:
 
     def comes_to(self, turn: int) -> None:
         """This rank has come to a turn."""
-        with _told_as_failed():
-            if self._store:
-                self._store.set(f"{self._rank.number}-{turn}", "")
+        self._ask(lambda store: store.set(f"{self._rank.number}-{turn}", ""))
         self.moves()
 
     def moves(self) -> None:
         """Something has come to this rank, or has gone from it."""
         now = time.monotonic()
-        if self._store and now >= self._told + _SAYS:
+        if now >= self._told + _SAYS:
             self._told = now
-            with _told_as_failed():
-                self._store.add("moves", 1)
+            self._ask(lambda store: store.add("moves", 1))
 
     def wait_for(self, ranks: Collection[int], turn: int) -> None:
         """Waits until these ranks have come to a turn. Raises RuntimeError when one is gone, or nothing moves in this world any more."""
         if not self._store or not ranks:
             return
         moves, keys = -1, [f"{rank}-{turn}" for rank in sorted(ranks)]
-        while not self._there(keys):
-            with _told_as_failed():
-                now = self._store.add("moves", 0)
-                late = [rank for rank in sorted(ranks) if now == moves and not self._store.check([f"{rank}-{turn}"])]
+        while not self._ask(lambda store: _there(store, keys)):
+            now = self._ask(lambda store: store.add("moves", 0))
+            late = [rank for rank in sorted(ranks) if now == moves and not self._ask(lambda store: store.check([f"{rank}-{turn}"]))]
             if late:
                 raise failed(f"nothing has moved for {LIMIT:g} s, and ranks have not come to turn {turn}: {', '.join(map(str, late))}")
             moves = now
 
-    def _there(self, keys: list[str]) -> bool:
+    def _ask(self, ask: Callable[[dist.Store], Any]) -> Any:
+        """What the store of the world answers; None where there is none. PyTorch waits for ever where whoever serves it is stopped, or its
+        machine has gone without a word. What still waits then ends with the world's connections."""
+        if not self._store:
+            return None
+        answer = begun(lambda: ask(self._store))
         try:
-            self._store.wait(keys, datetime.timedelta(seconds=LIMIT))
-        except RuntimeError:
-            return False  # Whether they are late or the store is gone shows in what is asked of it next.
-        return True
+            with told_as_failed():
+                return answer.result(2 * LIMIT)  # The store itself may wait for LIMIT.
+        except TimeoutError:
+            raise failed(f"the store of the world, which rank 0 serves, has not answered for {2 * LIMIT:g} s") from None
 
 
-@contextlib.contextmanager
-def _told_as_failed() -> Iterator[None]:
-    """Has it told as what is the fault of no program that an exchange fails."""
+def _there(store: dist.Store, keys: list[str]) -> bool:
+    """Whether all of these are there, within LIMIT."""
     try:
-        yield
-    except RuntimeError as error:
-        raise failed(" ".join(str(error).split())) from error
+        store.wait(keys, datetime.timedelta(seconds=LIMIT))
+    except RuntimeError:
+        return False  # Whether they are late or the store is gone shows in what is asked of it next.
+    return True
 
 
 def said(held: Held | None) -> str:
@@ -317,12 +327,6 @@ def hopes_of(heard: Sequence[str] | None) -> Collection[int]:
 def key_of(rank: Rank, layout: str) -> str:
     """How the shard of a rank is named, of states with this layout."""
     return f"d{rank.number}.{rank.of}.{layout}"
-
-
-def _checksum(part: memoryview | Elsewhere) -> int:
-    if isinstance(part, Elsewhere):
-        part = memory_of(bytes_in(part, Part(0, 0, len(part))).to("cpu"))
-    return zlib.crc32(part)
 
 
 def _digest(keys: Sequence[str], cut: Cut) -> int:

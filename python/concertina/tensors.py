@@ -113,7 +113,7 @@ class TensorCodec(snapshot.Codec):
     def joined(self, table: Table, own: Any, existing: Any) -> Any:
         if existing is not None:
             there = _rows(existing, table.dim)
-            if there.data_ptr() != own.data_ptr() or _place(there) != _place(own) or there.stride() != own.stride():
+            if own.numel() and (there.data_ptr() != own.data_ptr() or _place(there) != _place(own) or there.stride() != own.stride()):
                 _fill(there, own)  # The bytes have come elsewhere.
             return existing
         with torch.no_grad():
@@ -510,6 +510,15 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
     array = (ctypes.c_char * size).from_address(tensor.data_ptr())
     array.tensor = tensor
     return memoryview(array).cast("B")
+
+
+def is_there(memory: memoryview) -> bool:
+    """Whether a tensor still has the bytes that memory_of() gave: whoever has it may have given its memory back."""
+    if not len(memory):
+        return True
+    array: Any = memory.obj
+    end = array.tensor.storage_offset() * array.tensor.element_size() + len(array)
+    return array.tensor.data_ptr() == ctypes.addressof(array) and end <= array.tensor.untyped_storage().nbytes()
 
 
 def _name(dtype: torch.dtype) -> str:

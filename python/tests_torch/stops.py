@@ -1,6 +1,7 @@
 """Has a process of a world stop for good in a handover, where a test wants it: the files in TEST_DIR say of which rank."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -41,10 +42,10 @@ def in_handovers(tell: Callable[..., None]) -> None:
 def in_shard_handovers(tell: Callable[..., None]) -> None:
     """The same where ranks give each other rows of a state in shards. It also tells that it keeps some, and how many have some to give."""
     one, folder = shardhandover.ShardHandover, os.environ.get("TEST_DIR", os.devnull)
-    meet, send = one.meet, one._sent
+    meet, send, turn = one.meet, one._sent, one._turn
     hold = shardhandover.Held.__init__
     if os.path.exists(f"{folder}/impatient"):
-        shardhandover.LIMIT = 1.0
+        handover.LIMIT = shardhandover.LIMIT = 1.0
 
     def stops(self: shardhandover.ShardHandover, where: str) -> bool:
         return os.path.exists(f"{folder}/stop-{where}-{self._rank.number}")
@@ -63,8 +64,13 @@ def in_shard_handovers(tell: Callable[..., None]) -> None:
             time.sleep(3600)
         return send(self, bytes_, target, sent)
 
+    def turns(self, *what):
+        if stops(self, "turn"):
+            os.kill(os.getpid(), signal.SIGSTOP)  # with all of its threads
+        turn(self, *what)
+
     def keeps(self, *what):
         hold(self, *what)
         tell(keeps=self.rank.number)
 
-    one.meet, one._sent, shardhandover.Held.__init__ = meets, gives, keeps
+    one.meet, one._sent, one._turn, shardhandover.Held.__init__ = meets, gives, turns, keeps

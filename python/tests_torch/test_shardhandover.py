@@ -1,11 +1,14 @@
 """The rows of a state in shards go over the links of a world to those who lack them: real processes, with the agents' side played."""
 
+import contextlib
 import datetime
+import io
 import itertools
 import os
 import pathlib
 import random
 import tempfile
+import threading
 import unittest
 import weakref
 from unittest import mock
@@ -18,9 +21,9 @@ from torch.distributed.tensor import DTensor, Shard
 from concertina import fsdp, handover, shardhandover, sharded
 from concertina.codec import Elsewhere, Local
 from concertina.groups import Groups
-from concertina.handover import Part, Piece
+from concertina.handover import Handover, Part, Piece
 from concertina.session import WorldChanged
-from concertina.shardhandover import NOTHING, Held, Pace, ShardHandover, hopes_of, said
+from concertina.shardhandover import NOTHING, Held, Pace, ShardHandover, hopes_of, key_of, said
 from concertina.shards import Cut, Move, Rank, Table, taken
 from concertina.snapshot import Image
 from concertina.tensors import TensorCodec, memory_of
@@ -31,6 +34,10 @@ from tests_torch.ranks import together
 LAYOUT = "0123456789abcdef"
 SHAPES = [(11, 5), (3,), (1, 700), (0, 4), (40, 3000), (2, 1), (17, 9), (400, 2001), (5, 0)]
 """Some have fewer rows than there are ranks, some none, and some are sent by themselves."""
+
+
+def never():
+    return False
 
 
 def tables():
@@ -57,14 +64,14 @@ def run(rank, size, was, who, kind=""):
         own = [rows_of(whole, table, Rank(number, was)) for whole, table in zip(wholes, cut.tables, strict=True)]
         watched, had = [weakref.ref(tensor) for tensor in own], sum(tensor.numel() > 0 for tensor in own)
         locals_ = [Local(table, memory_of(tensor)) for table, tensor in zip(cut.tables, own, strict=True)]
-        held = Held(Rank(number, was), LAYOUT + ("x" if kind == "layout" and rank == 0 else ""), locals_)
+        held = Held(Rank(number, was), LAYOUT + ("x" if kind == "layout" and rank == 0 else ""), locals_, never)
         if kind == "touched" and rank == 0:
             own[0].data.mul_(2)
         del locals_
         own.clear()
     if kind == "keys" and rank == 1:
         keys = [key + "x" for key in keys]
-        held = held and Held(held.rank, LAYOUT + "x", [])
+        held = held and Held(held.rank, LAYOUT + "x", [], never)
     sent, kept = [], []
     send = dist.isend
 
@@ -76,17 +83,20 @@ def run(rank, size, was, who, kind=""):
 
     def place(of):
         kept.append(sum(ref() is not None for ref in watched))
-        made.append(torch.zeros(cut.tables[of].size(Rank(rank, size)), dtype=torch.uint8))
+        made.append(torch.zeros(cut.tables[of].size(Rank(rank, size)), dtype=torch.uint8, device="cpu"))
         return memory_of(made[-1])
 
     hopes, store = {number for number in who if number is not None}, dist.distributed_c10d._get_default_store()
     one = ShardHandover(Rank(rank, size), None, lambda: False, held, hopes, store)
     del held
+    if kind == "default":
+        torch.set_default_device("meta")  # or any other one but processors
     with mock.patch.object(dist, "isend", counted), mock.patch.object(shardhandover, "_TURN", 1 << 20), \
             mock.patch.object(handover, "PIECE", 1 << 20):  # fmt: skip
         there = one.meet(keys, cut)
         if there:
             one.exchange(cut, there, place)
+    torch.set_default_device(None)
     right = []
     for table, whole, got in zip(cut.tables, wholes, made, strict=False):
         want, begin = rows_of(whole, table, Rank(rank, size)), table.rows(Rank(rank, size)).start
@@ -97,7 +107,7 @@ def run(rank, size, was, who, kind=""):
     return {"right": all(right), "sent": sum(sent), "messages": len(sent), "there": there, "kept": kept, "had": had}
 
 
-def lacked(was, who):
+def lacked(was, who, kind=""):
     """How many bytes each rank has to get from others."""
     found = []
     for rank, number in enumerate(who):
@@ -112,7 +122,7 @@ class Exchanges(unittest.TestCase):
         cls.seed = random.SystemRandom().randrange(2**32)
         draw = random.Random(cls.seed)
         cls.grows = 3, {"was": 2, "who": [0, 1, None]}
-        cls.cases = [cls.grows, (4, {"was": 2, "who": [None, 1, None, 0]}), (2, {"was": 3, "who": [2, 0]}), (1, {"was": 2, "who": [1]})]
+        cls.cases = [cls.grows, (3, {"was": 2, "who": [None, 0, 1], "kind": "default"}), (4, {"was": 2, "who": [None, 1, None, 0]}), (2, {"was": 3, "who": [2, 0]}), (1, {"was": 2, "who": [1]})]
         for _ in range(8):
             was, now = draw.randrange(1, 6), draw.randrange(1, 5)
             had = draw.sample(range(was), draw.randrange(1, min(was, now) + 1))
@@ -160,7 +170,7 @@ class OneRank(unittest.TestCase):
     def held(self, state):
         found = []
         image = Image(state, {"step": 5}, TensorCodec(), Rank(0, 1), found)
-        return Held(Rank(0, 1), image.layout, found)
+        return Held(Rank(0, 1), image.layout, found, never)
 
     def trained(self, **options):
         """A parameter, and an optimizer that has made a step."""
@@ -208,6 +218,19 @@ class OneRank(unittest.TestCase):
                             write(parameter, opt)
                         self.assertFalse(held.intact())
 
+    def test_memory_that_was_given_back_is_not_read(self):
+        for size in 0, 8, 40 * 8:
+            value = self.shard(torch.ones(6, 40, dtype=torch.float64))
+            held = self.held({"p": value})
+            value.to_local().untyped_storage().resize_(size)
+            self.assertFalse(held.intact(), size)
+
+    def test_whoever_reads_it_stops_when_the_world_is_broken_off(self):
+        stops = mock.Mock(side_effect=[False, False, True])
+        local = Local(Table("a", "uint8", (8,), 1), memory_of(torch.zeros(8, dtype=torch.uint8)))
+        with mock.patch.object(shardhandover, "_BLOCK", 8), self.assertRaises(WorldChanged):
+            Held(Rank(0, 1), LAYOUT, [local] * 5, stops)
+
     def test_what_was_made_for_inference_is_held_like_all_else(self):
         with torch.inference_mode():
             value = self.shard(torch.ones(4, 2))
@@ -223,10 +246,26 @@ class OneRank(unittest.TestCase):
         cut = Cut(1, (Table("a", "uint8", (8,), 1),))
         with mock.patch.object(shardhandover, "bytes_in", return_value=away):
             part = Elsewhere(torch.zeros(8, dtype=torch.uint8), 0, 8)
-            held = Held(Rank(0, 1), LAYOUT, [Local(cut.tables[0], part)])
+            held = Held(Rank(0, 1), LAYOUT, [Local(cut.tables[0], part)], never)
             one = ShardHandover(Rank(0, 2), None, lambda: False, held, {0}, None)
             self.assertEqual(one._bytes_of(cut, {0: Move(0, 0, 8)}, Piece((Part(0, 0, 8),))).tolist(), [*range(8)])
             self.assertTrue(held.intact())
+
+    def test_rows_without_bytes(self):
+        folder, rank = self.enterContext(tempfile.TemporaryDirectory()), Rank(0, 1)
+
+        def make():
+            return {"empty": self.shard(torch.zeros(5, 0)), "none": self.shard(torch.zeros(0, 3)), "some": self.shard(torch.ones(2, 2))}
+
+        image = Image(make(), {"step": 5}, TensorCodec(), rank)
+        own, shard = image.own(f"{folder}/own", "r0"), image.shard(f"{folder}/shard", "d0")
+        for file in own, shard:
+            image.write(file)
+        for links in None, ShardHandover(rank, None, never, self.held(make()), {0}, None):
+            with self.subTest("links" if links else "files"):
+                keys = [key_of(rank, image.layout)]
+                _, state = sharded.read(own.path, keys, lambda found, _: lambda: [shard.path] * len(found), TensorCodec(), make(), rank, links)
+                self.assertEqual({name: tuple(value.shape) for name, value in state.items()}, {"empty": (5, 0), "none": (0, 3), "some": (2, 2)})
 
     def test_values_whose_keys_have_bytes_of_their_own(self):
         """Such as types: what comes over the links goes where they are, as what comes from files does."""
@@ -299,10 +338,12 @@ class Keeping(unittest.TestCase):
             self.assertEqual((calls, job._held), (["leave", "left"], None), following)
 
     def test_what_cannot_be_kept_is_no_fault(self):
-        with mock.patch.object(fsdp, "Held", side_effect=RuntimeError("can't start new thread")) as made:
+        with mock.patch.object(fsdp, "Held", side_effect=RuntimeError("can't start new thread")) as made, \
+                contextlib.redirect_stderr(io.StringIO()) as said:  # fmt: skip
             _, job = self.calls(WorldChanged(), self.assigned())
         made.assert_called_once()
         self.assertIsNone(job._held)
+        self.assertRegex(said.getvalue(), "^concertina: .* snapshot: .*start new thread")
 
     def test_over_gloo_alone(self):
         for backend in "gloo", "cpu:gloo,cuda:gloo", "cpu:gloo":
@@ -313,7 +354,7 @@ class Keeping(unittest.TestCase):
             self.assertFalse(Groups(backend).by_gloo)
 
     def test_what_ranks_say_when_a_world_forms(self):
-        held = Held(Rank(2, 3), LAYOUT, [])
+        held = Held(Rank(2, 3), LAYOUT, [], never)
         self.assertEqual({*hopes_of([said(held), said(None), "0"])}, {0, 2})
         for heard in None, [said(None)] * 3, [said(held), NOTHING, "1"]:
             self.assertFalse(hopes_of(heard), heard)
@@ -323,7 +364,8 @@ class Paces(unittest.TestCase):
     def setUp(self):
         self.store = mock.Mock()
         self.enterContext(mock.patch.object(dist, "PrefixStore", side_effect=lambda _, store: store))
-        self.enterContext(mock.patch.object(shardhandover, "LIMIT", 7.0))
+        for module in handover, shardhandover:
+            self.enterContext(mock.patch.object(module, "LIMIT", 7.0))
         self.pace = Pace(Rank(0, 4), self.store)
 
     def test_who_is_busy_with_others_is_waited_for_as_long_as_anything_moves(self):
@@ -347,6 +389,32 @@ class Paces(unittest.TestCase):
         limit = datetime.timedelta(seconds=7)
         turns = [[mock.call.set(f"0-{i}", ""), mock.call.wait([f"1-{i}"], limit), mock.call.comes(limit)] for i in range(2)]
         self.assertEqual(done.mock_calls, [*itertools.chain(*turns)])
+
+    def test_what_gloo_ends_for_nobody_ends_with_the_world(self):
+        """A message of which half is there when its connection ends."""
+        over, aborted = threading.Event(), []
+        self.addCleanup(over.set)
+
+        def wait(limit):
+            aborted.append(limit)
+            over.wait()
+
+        for one in ShardHandover(Rank(0, 2), None, lambda: bool(aborted), None, {0}, self.store), Handover(0, 2, None, None, lambda: bool(aborted)):
+            aborted.clear()
+            with self.assertRaises(WorldChanged):
+                one._await(mock.Mock(wait=wait))
+            self.assertEqual(aborted, [datetime.timedelta(seconds=7)])
+
+    def test_a_store_that_answers_nothing_is_not_waited_for_for_ever(self):
+        """PyTorch bounds the time that a store may take to find something, and not that of an answer."""
+        answers = threading.Event()
+        self.addCleanup(answers.set)
+        for call in self.store.wait, self.store.add, self.store.set:
+            call.side_effect = lambda *_: answers.wait()
+        with mock.patch.object(shardhandover, "LIMIT", 0.05):
+            for call in lambda: self.pace.wait_for({2}, 0), self.pace.moves, lambda: self.pace.comes_to(3):
+                with self.assertRaisesRegex(RuntimeError, "^the state could not be had from peers: the store of .* rank 0 .* for 0.1 s$"):
+                    call()
 
     def test_a_store_that_is_gone_is_the_fault_of_no_program(self):
         gone = dist.DistNetworkError("Connection reset by peer")
@@ -527,6 +595,23 @@ class Worlds(test_fsdp.Worlds):
         hangs.kill()
         stop.unlink()
         c.abort([first])
+        c.shards_world([first, newcomer], step, parts)
+        self.assertEqual(self.begun([first, newcomer], step), was)
+        c.end([first, newcomer])
+        self.assert_undisturbed(*three)
+
+    def test_a_rank_that_is_stopped_with_the_store_of_all_is_not_waited_for_for_ever(self):
+        c = self.coordinator()
+        pathlib.Path(c.folder, "impatient").touch()
+        stopped, first, newcomer = three = c.start(3)
+        step, parts, was = self.begin(c, three[:2])
+        stop = pathlib.Path(c.folder, "stop-turn-0")
+        stop.touch()
+        c.shards_world(three, step, parts, stay=three[:2])
+        for member in first, newcomer:
+            self.assertIn("the state could not be had from peers: ", self.fault(member).splitlines()[-1])
+        stopped.kill()
+        stop.unlink()
         c.shards_world([first, newcomer], step, parts)
         self.assertEqual(self.begun([first, newcomer], step), was)
         c.end([first, newcomer])
