@@ -605,6 +605,7 @@ class Worlds(test_fsdp.Worlds):
         pathlib.Path(c.folder, "impatient").touch()
         stopped, first, newcomer = three = c.start(3)
         step, parts, was = self.begin(c, three[:2])
+        first.wait_for(size=2)
         stop = pathlib.Path(c.folder, "stop-turn-0")
         stop.touch()
         c.shards_world(three, step, parts, stay=three[:2])
