@@ -82,6 +82,15 @@ func (p *planner) describeBest(best score.Best, kept []v1alpha1.BestCheckpoint) 
 	}
 }
 
+// forgetMetric takes BestKept back where checkpoints are kept by another metric than when the status was written: it may be False by the
+// one before, of which nothing was kept that would name it. The metric changes while the job has no worker, so nothing is known by the new one.
+func (p *planner) forgetMetric() {
+	seen := p.Job.Status.ObservedGeneration
+	if seen != nil && *seen > 0 && p.Memory.GangOf == *seen && p.Memory.Metric != bestOf(&p.Job.Spec).Metric && !p.finished() {
+		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionBestKept)
+	}
+}
+
 // withoutBest says, behind something else, that a job ends that has not kept a single one of the checkpoints that it was to keep for
 // their scores, and why; empty for any other.
 func (p *planner) withoutBest() string {

@@ -203,6 +203,54 @@ func TestTheConditionOfTheBestOutlivesALeader(t *testing.T) {
 	}
 }
 
+// What was said by a metric by which nothing was kept goes with the metric, as soon as that is changed, and with nothing else.
+func TestTheConditionOfTheBestGoesWithItsMetric(t *testing.T) {
+	best := func(j *v1alpha1.TrainingJob) *v1alpha1.BestSpec { return j.Spec.Checkpoint.Storage.Best }
+	completed := func(j *v1alpha1.TrainingJob) {
+		meta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCompleted,
+		})
+	}
+	for name, c := range map[string]struct {
+		change func(*State)
+		goes   bool
+	}{
+		"another metric":       {func(s *State) { best(s.Job).Metric = "accuracy" }, true},
+		"none":                 {func(s *State) { s.Job.Spec.Checkpoint.Storage.Best = nil }, true},
+		"the order":            {func(s *State) { best(s.Job).Order = v1alpha1.BestMaximize }, false},
+		"the size of the job":  {func(s *State) { s.Job.Spec.Workers.Max = ptr.To[int32](7) }, false},
+		"the job is complete":  {func(s *State) { best(s.Job).Metric = "accuracy"; completed(s.Job) }, false},
+		"nobody remembers any": {func(s *State) { best(s.Job).Metric = "accuracy"; s.Memory = Memory{} }, false},
+	} {
+		job := trains(2, withStorage, byLoss, func(j *v1alpha1.TrainingJob) { j.Generation = 1 })
+		state := elasticState(job, crewOf(job)...)
+		state.World.Missed = "evaluations report accuracy, and spec.checkpoint.storage.best wants loss"
+		written := func() *metav1.Condition {
+			plan := look(state)
+			world := state.Job.Status.World
+			state.Job.Status = plan.Status
+			state.Job.Status.World = world
+			state.Memory.looked(state.Job, plan.Status.ObservedGeneration)
+			return meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionBestKept)
+		}
+		if told := written(); told == nil || told.Status != metav1.ConditionFalse {
+			t.Fatalf("%s: before it says %+v", name, told)
+		}
+		state.Job.Spec.Suspend, state.Job.Status.Workers.Target, state.Job.Generation = ptr.To(true), ptr.To[int32](0), 2
+		state.Pods, state.World = nil, rendezvous.Observation{}
+		if told := written(); told == nil || told.Status != metav1.ConditionFalse {
+			t.Fatalf("%s: suspended it says %+v", name, told)
+		}
+		c.change(state)
+		state.Job.Generation = 3
+		for range 2 {
+			if told := written(); (told == nil) != c.goes {
+				t.Errorf("%s: after it says %+v", name, told)
+			}
+		}
+	}
+}
+
 // A job that ends without a single best checkpoint says why.
 func TestTheEndWithoutTheBest(t *testing.T) {
 	for name, c := range map[string]struct {

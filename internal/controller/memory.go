@@ -128,10 +128,11 @@ func (m *Memory) remember(plan *Plan) {
 	}
 }
 
-// looked remembers what of a job says whether its gang starts, once its status says of which generation that is.
+// looked remembers what of a job says whether its gang starts, and what is said of its best checkpoints, once its status says of which
+// generation that is.
 func (m *Memory) looked(job *v1alpha1.TrainingJob, observed *int64) {
 	if value(observed) == job.Generation && m.GangOf != job.Generation {
-		m.Gang, m.GangOf = gangKey(job), job.Generation
+		m.Gang, m.GangOf, m.Metric = gangKey(job), job.Generation, bestOf(&job.Spec).Metric
 	}
 }
 

@@ -114,6 +114,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	if p.gangChanged() {
 		p.plan.Status.Retries = nil // what kept it from starting may be mended
 	}
+	p.forgetMetric()
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
 	p.plan.Status.Selector = v1alpha1.LabelJob + "=" + state.Job.Name
 	p.plan.Crashes = state.crashes()

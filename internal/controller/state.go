@@ -95,6 +95,9 @@ type Memory struct {
 	// its starts in vain anew, whatever changes.
 	Gang   [sha256.Size]byte
 	GangOf int64
+	// Metric is by which its checkpoints were kept for their scores in that generation; empty for none. Lost, what BestKept says of
+	// another one stays until something is kept, or missed, by the one that there is.
+	Metric string
 	// Answer is what the API server has last said of a worker that it was not to make. Lost, it is asked again.
 	Answer Answer
 	// ReportedAt is when status.progress was last written, with the samples and steps done then, and in
