@@ -261,7 +261,7 @@ func fetchedAs(round uint64, err error) lifecycle.Fetched {
 		return event
 	}
 	event.Why, event.Unreached, event.Local = err.Error(), errors.Is(err, checkpoint.ErrUnreached), errors.Is(err, checkpoint.ErrLocal)
-	event.Busy, event.Moved = errors.Is(err, checkpoint.ErrBusy), checkpoint.MovedIn(err)
+	event.Busy, event.Moved, event.Lacks = errors.Is(err, checkpoint.ErrBusy), checkpoint.MovedIn(err), checkpoint.LackedIn(err)
 	for _, u := range checkpoint.UnreachedIn(err) {
 		event.Holders = append(event.Holders, lifecycle.Unreached{
 			Address: u.Holder.Address, Port: u.Holder.Port, Certificate: u.Holder.Certificate, Why: u.Why.Error(), Gave: u.Gave,

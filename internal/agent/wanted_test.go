@@ -39,3 +39,20 @@ func TestAProgramThatWantsNoShard(t *testing.T) {
 		t.Errorf("there are %+v", got)
 	}
 }
+
+// The machine is told which parts have not come.
+func TestWhichPartsAreMissing(t *testing.T) {
+	store, err := checkpoint.Open(t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := checkpoint.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := []lifecycle.Part{{Key: "r0.2.0123456789abcdef", Bytes: 1}, {Key: "s0.2.0123456789abcdef", Bytes: 2}}
+	err = store.Fetch(t.Context(), identity, wanted(lifecycle.Snapshot{Round: 2, Step: 7, Bytes: 3}, parts, nil, nil)...)
+	if got := fetchedAs(3, err); got.Round != 3 || got.Why == "" || !slices.Equal(got.Lacks, []string{parts[0].Key, parts[1].Key}) {
+		t.Errorf("nobody has any, and the machine is told %+v (%v)", got, err)
+	}
+}

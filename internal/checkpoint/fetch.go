@@ -57,11 +57,12 @@ type Unreached struct {
 	Gave   bool
 }
 
-// missed is a fetch that came to nothing, those of the holders that could not be reached, and whether something came.
+// missed is a fetch that came to nothing, those of the holders that could not be reached, whether something came, and which files have not.
 type missed struct {
 	error
 	unreached []Unreached
 	moved     bool
+	lacks     []string
 }
 
 func (m missed) Unwrap() error { return m.error }
@@ -76,6 +77,27 @@ func UnreachedIn(err error) []Unreached {
 func MovedIn(err error) bool {
 	fetch, _ := errors.AsType[missed](err)
 	return fetch.moved
+}
+
+// LackedIn are the keys of the parts that have not come in a fetch that came to nothing, and were not there before.
+func LackedIn(err error) []string {
+	fetch, _ := errors.AsType[missed](err)
+	return fetch.lacks
+}
+
+// has says whether all of a file that was wanted is here.
+func (g *gathering) has(a *arrival) bool {
+	return a.left == 0 && a.file == nil && g.local == nil && !a.isDropped(g.store)
+}
+
+// lacked are the keys of those that are not.
+func (g *gathering) lacked() (keys []string) {
+	for _, a := range g.arrivals {
+		if !g.has(a) {
+			keys = append(keys, a.Part)
+		}
+	}
+	return keys
 }
 
 // ErrLocal marks what no other holder can mend.

@@ -374,7 +374,7 @@ func (g *gathering) close() {
 func (g *gathering) result() error {
 	for _, a := range g.arrivals {
 		switch {
-		case a.left == 0 && a.file == nil && g.local == nil && !a.isDropped(g.store):
+		case g.has(a):
 			continue
 		case g.ctx.Err() != nil:
 			return fmt.Errorf("fetch snapshot %v: %w", a.ID, context.Cause(g.ctx))
@@ -387,7 +387,7 @@ func (g *gathering) result() error {
 		for i := range gone {
 			gone[i].Gave = g.gave[gone[i].Holder.String()]
 		}
-		return missed{fmt.Errorf("fetch snapshot %v: %w", a.ID, listed(a.errs)), gone, len(g.gave) > 0}
+		return missed{fmt.Errorf("fetch snapshot %v: %w", a.ID, listed(a.errs)), gone, len(g.gave) > 0, g.lacked()}
 	}
 	return nil
 }

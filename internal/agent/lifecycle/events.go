@@ -75,12 +75,13 @@ type Interrupted struct {
 
 // Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had; Unreached is true when
 // there are holders that could not be reached, and Holders are these, Busy when there are some that give it to as many as they can,
-// Moved when some of it came, Local when there is no place for it here.
+// Moved when some of it came, Local when there is no place for it here. Lacks are the keys of those parts that are not here.
 type Fetched struct {
 	Round                         uint64
 	Why                           string
 	Unreached, Busy, Moved, Local bool
 	Holders                       []Unreached
+	Lacks                         []string
 }
 
 // Unreached is a holder that could not be reached, and why. Gave is true when something came from it in that try.

@@ -73,6 +73,11 @@ func (m *Machine) hasShards(now time.Time, h HasShards) []Effect {
 		return nil
 	}
 	if s.fetching = false; h.Why != "" {
+		for i := range m.slots {
+			if i != h.Slot {
+				h.Lacks = append(h.Lacks, m.slots[i].wants...)
+			}
+		}
 		return m.missed(now, h.Fetched)
 	}
 	s.wants, s.ranges, s.handed = nil, nil, m.in.Round

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 // next one of what is there then, and is told which holders could not be reached for long, by those that have left and those
 // that are still trying: where several say so of one, the state that it has is of no use. Where all holders were reached the worker leaves at once: one whose file was altered has
 // dropped it by now, so the next world begins with another snapshot. A holder that has no place is reached, and waited for much
-// longer, unless there is something that only others have who are not reached. If nothing is to be had for that either, what is
+// longer, unless something is missing that only others have who are not reached. If nothing is to be had for that either, what is
 // wrong is here.
 type supply struct {
 	// since is when the first try came to nothing after something has come whole, or the last one that brought something, tries how many
@@ -52,6 +54,11 @@ func (m *Machine) fetched(now time.Time, f Fetched) []Effect {
 		m.supplied, m.denied = true, ""
 		m.supply.came()
 		return nil
+	}
+	for _, part := range m.in.World.Parts {
+		if share.IsShard(part.Key) {
+			f.Lacks = append(f.Lacks, part.Key) // which of them are needed no process has said yet
+		}
 	}
 	return m.missed(now, f)
 }
@@ -98,7 +105,7 @@ func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
 	if f.Busy {
 		s.busy++
 	}
-	if s.since.IsZero() || f.Moved && s.broken <= maxBroken || f.Busy && s.busy <= maxBusy && !m.hasNoOther(missed) {
+	if s.since.IsZero() || f.Moved && s.broken <= maxBroken || f.Busy && s.busy <= maxBusy && !m.hasNoOther(missed, f.Lacks) {
 		s.since, s.unreached, s.tries = now, nil, 0
 	}
 	var effects []Effect
@@ -114,13 +121,16 @@ func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
 	return append(effects, Note{Text: fmt.Sprintf("the snapshot of round %d cannot be had, trying again in %v: %s", f.Round, wait, f.Why)})
 }
 
-// hasNoOther says whether something that this worker's world begins with is with nobody but holders that it misses: a place with others is
-// not worth to be waited for then.
-func (m *Machine) hasNoOther(missed []Unreached) bool {
+// hasNoOther says whether something that this worker lacks of what its world begins with is with nobody but holders that it misses: a place
+// with others is not worth to be waited for then.
+func (m *Machine) hasNoOther(missed []Unreached, lacks []string) bool {
 	if len(missed) == 0 {
 		return false
 	}
 	for part := range max(1, len(m.in.World.Parts)) {
+		if len(m.in.World.Parts) > 0 && !slices.Contains(lacks, m.in.World.Parts[part].Key) {
+			continue
+		}
 		has := func(h Holder) bool { return len(m.in.World.Parts) == 0 || slices.Contains(h.Parts, part) }
 		misses := func(h Holder) bool {
 			return slices.ContainsFunc(missed, func(u Unreached) bool {

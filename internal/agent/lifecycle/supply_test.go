@@ -104,37 +104,88 @@ func TestWhoWaitsForAPlaceStays(t *testing.T) {
 	}
 }
 
-// One holder is not reached, and another one has no place. Only what the first one has alone is not waited for.
+// One holder is not reached, and another one has no place. Only what is missing, and the first one has alone, is not waited for.
 func TestAPlaceIsNotWaitedForWhereAnotherPartIsMissing(t *testing.T) {
 	far := Unreached{Address: "10.0.0.1", Port: 1, Certificate: [32]byte{1}, Why: "i/o timeout"}
 	one, full := Holder{Address: far.Address, Port: far.Port, Certificate: far.Certificate}, Holder{Address: "10.0.0.2", Port: 1, Certificate: [32]byte{2}}
+	first, second, shard := "s0"+layout, "s1"+layout, "d0"+layout
 	for name, c := range map[string]struct {
 		ofOne, ofFull []int
-		parts         int
+		parts, lacks  []string
 		out           bool
 	}{
-		"each has a part":         {[]int{0}, []int{1}, 2, true},
-		"the other one has both":  {[]int{0}, []int{0, 1}, 2, false},
-		"each has all of a whole": {nil, nil, 0, false},
+		"each has a part":                     {[]int{0}, []int{1}, []string{first, second}, []string{first, second}, true},
+		"each has a part, and one is here":    {[]int{0}, []int{1}, []string{first, second}, []string{second}, false},
+		"each has a part, the other one's is": {[]int{0}, []int{1}, []string{first, second}, []string{first}, true},
+		"the other one has both":              {[]int{0}, []int{0, 1}, []string{first, second}, []string{first, second}, false},
+		"each has all of a whole":             {nil, nil, nil, []string{""}, false},
+		"a shard that programs may want":      {[]int{0, 1}, []int{1}, []string{shard, second}, []string{second}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			start, both := time.Unix(0, 0), missing(2, far)
-			both.Busy = true
+			both.Busy, both.Lacks = true, c.lacks
 			one.Parts, full.Parts = c.ofOne, c.ofFull
+			parts := make([]Part, len(c.parts))
+			for i, key := range c.parts {
+				parts[i].Key = key
+			}
 			m := New(start, DefaultLimits(30*time.Second), Shape{Programs: 2, Processes: 2})
 			for _, l := range inRound(
-				line{1 * second, aborting(directive(1, 1, "a"), false), ""},
-				line{1 * second, says(0, Aborted), ""},
-				line{1 * second, says(1, Aborted), ""},
-				line{2 * second, with(going(directive(1, 2, "b"), 16, true), func(d *Directive) {
-					d.World.Holders, d.World.Parts = []Holder{one, full}, make([]Part, c.parts)
+				line{1 * time.Second, aborting(directive(1, 1, "a"), false), ""},
+				line{1 * time.Second, says(0, Aborted), ""},
+				line{1 * time.Second, says(1, Aborted), ""},
+				line{2 * time.Second, with(going(directive(1, 2, "b"), 16, true), func(d *Directive) {
+					d.World.Holders, d.World.Parts = []Holder{one, full}, parts
 				}), ""},
-				line{3 * second, both, ""}, line{18 * second, both, ""}, line{34 * second, both, ""},
+				line{3 * time.Second, both, ""}, line{18 * time.Second, both, ""}, line{34 * time.Second, both, ""},
 			) {
 				m.Step(start.Add(l.at), l.event)
 			}
 			if named := len(m.Unreached()) > 0; m.Out() != c.out || named != c.out {
 				t.Errorf("it is out: %v, and names %v", m.Out(), m.Unreached())
+			}
+		})
+	}
+}
+
+// The same where processes wait for shards: what counts is what they wait for, each of them.
+func TestAPlaceIsNotWaitedForWhereAShardIsMissing(t *testing.T) {
+	far := Unreached{Address: "10.0.0.1", Port: 1, Certificate: [32]byte{1}, Why: "i/o timeout"}
+	one, full := Holder{Address: far.Address, Port: far.Port, Certificate: far.Certificate}, Holder{Address: "10.0.0.2", Port: 1, Certificate: [32]byte{2}}
+	d0, d1 := "d0"+layout, "d1"+layout
+	one.Parts, full.Parts = []int{0, 1}, []int{1} // the first one has d0 alone
+	for name, c := range map[string]struct {
+		zero, one []string // what each process waits for
+		lacks     []string
+		leaves    bool
+	}{
+		"it waits for what the other one has":         {[]string{d1}, nil, []string{d1}, false},
+		"it waits for both":                           {[]string{d0, d1}, nil, []string{d0, d1}, true},
+		"it waits for both, and has got one":          {[]string{d0, d1}, nil, []string{d1}, false},
+		"another process waits for what nobody gives": {[]string{d1}, []string{d0}, []string{d1}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start, m := time.Unix(0, 0), New(time.Unix(0, 0), DefaultLimits(30*time.Second), Shape{Programs: 2, Processes: 2})
+			lines := inShards(
+				line{3 * time.Second, with(cutUp(directive(1, 2, "b"), 17, false), func(d *Directive) {
+					d.World.Holders, d.World.Parts = []Holder{one, full}, []Part{{Key: d0}, {Key: d1}}
+				}), ""},
+				line{3 * time.Second, Fetched{Round: 2}, ""},
+				line{3 * time.Second, wants(0, c.zero...), ""},
+			)
+			if c.one != nil {
+				lines = append(lines, line{3 * time.Second, wants(1, c.one...), ""})
+			}
+			for _, at := range []time.Duration{4, 19, 35} {
+				both := missing(2, far)
+				both.Busy, both.Lacks = true, c.lacks
+				lines = append(lines, line{at * time.Second, had(0, 2, both), ""}, line{(at + 10) * time.Second, Tick{}, ""})
+			}
+			for _, l := range lines {
+				m.Step(start.Add(l.at), l.event)
+			}
+			if named := len(m.Unreached()) > 0; (m.orders.abort != nil) != c.leaves || named != c.leaves {
+				t.Errorf("it leaves the world: %v, and names %v", m.orders.abort != nil, m.Unreached())
 			}
 		})
 	}
