@@ -235,3 +235,34 @@ func TestARefusedChangeIsTriedAgainLater(t *testing.T) {
 		t.Errorf("the third has not joined after %s: %s", f.now.Sub(began), l.machine.State())
 	}
 }
+
+// A program has failed in a world, and a later round is in doubt, so that its leader finds out like a new one who is where: the failure was
+// told, and is not told again as that of a newcomer.
+func TestAFailureIsNotToldAgainWhenARoundIsInDoubt(t *testing.T) {
+	for name, lost := range map[string]string{"its pod is there": "", "the controller says that its pod has failed": "its pod has failed"} {
+		f := emptyFleet(t)
+		f.minimum, f.target, f.spent = 1, 3, true
+		l := f.training(3)
+		failed := f.pods["p02"]
+		failed.exits(1)
+		f.until(l, "the others go on", func() bool { return l.machine.base.Round == 2 && l.machine.State() == StateTraining })
+		failed.want.Lost, f.target = lost, 2
+		f.parkedBefore(l)
+		f.letGo("p00")
+		f.letGo("p01")
+		f.publishTo(l, "p00", "p01")
+		f.drop(f.pods["p03"], l)
+		f.connectTo(f.pods["p00"], l)
+		f.until(l, "the world before is adopted", func() bool { w := l.machine.world; return w != nil && w.adopted && w.record.Round == 2 })
+		f.turns(l, 10)
+		var told []Loss
+		for _, loss := range l.machine.losses {
+			if loss.UID == failed.uid {
+				told = append(told, loss)
+			}
+		}
+		if len(told) != 1 || told[0].Round != 1 || !told[0].Program || l.machine.Observe(f.now).Members[failed.uid].LostIn != 1 {
+			t.Errorf("%s: it is told of %+v", name, told)
+		}
+	}
+}

@@ -57,8 +57,8 @@ func (m *Machine) loseStandby(now time.Time, uid string, mem *member) {
 	case why != "":
 		mem.gone = true
 		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Rank: -1, At: now, Message: why})
-	case mem.left != nil || !started && mem.want.Lost == "":
-		// It was let go, or waits after a world that goes on without it.
+	case mem.left != nil || !started && (mem.want.Lost == "" || mem.countedIn >= mem.report.Round):
+		// It was let go, or waits after a world that goes on without it, or is one of the losses of that.
 	case exited || mem.failed():
 		mem.gone = true
 		why := cause{true, fmt.Sprintf("its program exited with code %d before it was in a world", max(code, mem.code()))}
