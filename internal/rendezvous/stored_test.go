@@ -64,7 +64,8 @@ func TestStoredAgainstModel(t *testing.T) {
 	})
 }
 
-// forget has everybody find the files of the newest state altered, and drop them.
+// forget has everybody find the files of the newest state altered, and drop them; but for those whose processes were just told where they
+// are, and have them open.
 func (f *fleet) forget() {
 	var last Snapshot
 	for _, p := range f.pods {
@@ -75,7 +76,9 @@ func (f *fleet) forget() {
 		}
 	}
 	for _, p := range f.pods {
-		p.snapshots = slices.DeleteFunc(slices.Clone(p.snapshots), func(s Snapshot) bool { return sameState(s, last) })
+		if p.process.loads == nil {
+			p.snapshots = slices.DeleteFunc(slices.Clone(p.snapshots), func(s Snapshot) bool { return sameState(s, last) })
+		}
 	}
 }
 
@@ -170,5 +173,20 @@ func TestWhatAnAttemptBeginsWithIsBroughtAgain(t *testing.T) {
 	f.turns(l, 20)
 	if wrong := f.goesOn(l, 2); wrong != "" || f.record.Parent != 0 || f.record.FromStep != 7 {
 		t.Errorf("%s; there is %+v", wrong, f.record)
+	}
+}
+
+// A worker whose process has just been told where its shards are loads these, though everybody else finds theirs altered.
+func TestWhatIsBeingLoadedIsNotForgotten(t *testing.T) {
+	f, l := shelvedFleet(t, shelved(7, 3))
+	p := f.pods["p02"]
+	p.process.still = true
+	f.until(l, "it is given its world", func() bool { return len(p.process.inbox) > 0 && l.machine.world != nil })
+	if p.wake(); p.process.loads == nil {
+		t.Fatal("it is told of no shards")
+	}
+	f.forget()
+	if f.turns(l, 5); l.machine.furthest() <= 7 {
+		t.Errorf("it makes no steps: %s", l.machine.State())
 	}
 }
