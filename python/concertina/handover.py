@@ -455,17 +455,25 @@ def await_(work: Any, aborted: Callable[[], bool]) -> None:
 
 
 def begun(do: Callable[[], Any]) -> concurrent.futures.Future[Any]:
-    """What comes of something that is done in a thread of its own, for which the process does not wait if it ends."""
+    """What comes of something that is done in a thread of its own, for which the process does not wait if it ends; here, where no more threads
+    are to be had."""
     end = concurrent.futures.Future[Any]()
-
-    def run() -> None:
-        try:
-            end.set_result(do())
-        except BaseException as error:
-            end.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
+    thread = threading.Thread(target=_do, args=(do, end), daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        _do(do, end)
     return end
+
+
+def _do(do: Callable[[], Any], end: concurrent.futures.Future[Any]) -> None:
+    try:
+        end.set_result(do())
+    except BaseException as error:
+        end.set_exception(error)
+    finally:
+        # An error knows this frame: nobody may be left who asks, and a group with its connections must not wait for a collection of garbage.
+        del do, end
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import gc
 import io
 import itertools
 import os
@@ -404,6 +405,32 @@ class Paces(unittest.TestCase):
             with self.assertRaises(WorldChanged):
                 one._await(mock.Mock(wait=wait))
             self.assertEqual(aborted, [datetime.timedelta(seconds=7)])
+
+    def test_what_is_waited_for_no_more_is_let_go_of_once_it_ends(self):
+        over, gone = threading.Event(), threading.Event()
+
+        class Work:
+            def wait(self, _):
+                over.wait()
+                raise RuntimeError("Connection closed by peer")
+
+        work = Work()
+        weakref.finalize(work, gone.set)
+        gc.disable()
+        self.addCleanup(gc.enable)
+        with self.assertRaises(WorldChanged):
+            handover.await_(work, lambda: True)
+        del work
+        over.set()
+        self.assertTrue(gone.wait(60), "though no garbage is collected")
+
+    def test_who_can_start_no_thread_waits_itself(self):
+        work = mock.Mock()
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            handover.await_(work, never)
+            work.wait.side_effect = RuntimeError("Connection closed by peer")
+            with self.assertRaisesRegex(RuntimeError, "^the state could not be had from peers: Connection closed by peer$"):
+                handover.await_(work, never)
 
     def test_a_store_that_answers_nothing_is_not_waited_for_for_ever(self):
         """PyTorch bounds the time that a store may take to find something, and not that of an answer."""
