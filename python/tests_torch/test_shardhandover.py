@@ -227,10 +227,10 @@ class OneRank(unittest.TestCase):
             self.assertFalse(held.intact(), size)
 
     def test_whoever_reads_it_stops_when_the_world_is_broken_off(self):
-        stops = mock.Mock(side_effect=[False, False, True])
+        asked = itertools.count()
         local = Local(Table("a", "uint8", (8,), 1), memory_of(torch.zeros(8, dtype=torch.uint8)))
         with mock.patch.object(shardhandover, "_BLOCK", 8), self.assertRaises(WorldChanged):
-            Held(Rank(0, 1), LAYOUT, [local] * 5, stops)
+            Held(Rank(0, 1), LAYOUT, [local] * 5, lambda: next(asked) >= 2)
 
     def test_what_was_made_for_inference_is_held_like_all_else(self):
         with torch.inference_mode():
