@@ -112,7 +112,7 @@ def ways(number: int, givers: Sequence[int], lackers: Sequence[int]) -> dict[int
 
 class Handover:
     """The part in it of one of those that are to have the same state, in a group of these. Raises RuntimeError when a rank is gone, or does
-    nothing, or none has a state that it can give, and WorldChanged where only devices know of the first.
+    nothing, or none has a state that it can give, and WorldChanged when the world is over.
 
     aborted: whether the world has been broken off.
     """

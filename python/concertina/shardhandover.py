@@ -20,6 +20,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -133,8 +134,15 @@ class ShardHandover:
     def meet(self, keys: Sequence[str], cut: Cut) -> Mapping[int, int]:
         """See sharded.Links. Waits for as long as exchanges of the program do: others may still build their models."""
         held = self._held
-        if held and not (held.rank.of == cut.ranks and held.is_of(keys) and held.intact()):
-            held = self._held = None
+        if held and not (held.rank.of == cut.ranks and held.is_of(keys)):
+            held = None
+        if held and not held.intact():
+            print(
+                "concertina: what this process had of the state has changed since the last world ended, so it comes from the snapshot: with "
+                "join(handover=False) nothing is kept for that", file=sys.stderr, flush=True,
+            )  # fmt: skip
+            held = None
+        self._held = held
         told = torch.zeros(2, self._rank.of, dtype=torch.int64, device="cpu")
         told[0, self._rank.number] = held.rank.number + 1 if held else 0
         told[1, self._rank.number] = _digest(keys, cut)

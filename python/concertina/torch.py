@@ -433,7 +433,7 @@ class Job(_job.Job):
 
     def _meet_all(self) -> Any:
         """Begins an exchange between all ranks of the world, which ends once all have."""
-        return dist.all_reduce(torch.zeros(1), group=self._groups.everyone, async_op=True)
+        return dist.all_reduce(torch.zeros(1, device="cpu"), group=self._groups.everyone, async_op=True)
 
     def _give_state(self) -> None:
         image = why = None

@@ -219,6 +219,16 @@ class OneRank(unittest.TestCase):
                             write(parameter, opt)
                         self.assertFalse(held.intact())
 
+    def test_what_has_changed_is_told_of_and_not_given(self):
+        value = self.shard(torch.ones(4, 2))
+        cut = Cut(1, (Table("state['p']", "float32", (4, 2), 4),))
+        for change, there, told in (lambda: None, {0: 0}, "^$"), (value.to_local().zero_, {}, "^concertina: .* has changed .* snapshot"):
+            held = self.held({"p": value})
+            change()
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(ShardHandover(Rank(0, 1), None, never, held, {0}, None).meet([held.key], cut), there)
+            self.assertRegex(said.getvalue(), told)
+
     def test_memory_that_was_given_back_is_not_read(self):
         for size in 0, 8, 40 * 8:
             value = self.shard(torch.ones(6, 40, dtype=torch.float64))
