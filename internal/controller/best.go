@@ -41,37 +41,41 @@ func (p *planner) best() rendezvous.Best {
 // refreshBest brings status.checkpoint.best up to date, and tells of what is new there.
 func (p *planner) refreshBest() {
 	best, known := bestOf(&p.Job.Spec), p.Job.Status.Checkpoint.Best
-	if told := &p.plan.Elastic.Missed; *told != p.World.Missed {
-		if *told = p.World.Missed; *told != "" {
-			p.note(corev1.EventTypeWarning, v1alpha1.EventBestMissed, "%s", *told)
+	found, listed, missed := p.World.Best, p.World.BestListed, p.World.Missed
+	if by := p.World.BestBy; by != "" && by != best.Metric { // of an attempt that has not ended all of its pods yet
+		found, listed, missed = nil, false, ""
+	}
+	if told := &p.plan.Elastic.Missed; *told != missed {
+		if *told = missed; missed != "" {
+			p.note(corev1.EventTypeWarning, v1alpha1.EventBestMissed, "%s", missed)
 		}
 	}
 	var next []v1alpha1.BestCheckpoint
-	if len(p.World.Best) == 0 && !p.World.BestListed { // a new leader has yet to hear of them
+	if len(found) == 0 && !listed { // a new leader has yet to hear of them
 		for i := range known[:min(len(known), best.Keep)] {
 			if known[i].Metric == best.Metric {
 				next = append(next, known[i])
 			}
 		}
 	}
-	for i := range p.World.Best[:min(len(p.World.Best), best.Keep)] {
-		next = append(next, p.bestCheckpoint(best, &p.World.Best[i], known))
+	for i := range found[:min(len(found), best.Keep)] {
+		next = append(next, p.bestCheckpoint(best, &found[i], known))
 	}
 	p.plan.Status.Checkpoint.Best = next
-	p.describeBest(best, next)
+	p.describeBest(best, next, missed)
 }
 
-// describeBest writes BestKept. That a state was missed stays until one is kept that the status does not know of: neither a leader that
+// describeBest writes BestKept. why: see rendezvous.Observation.Missed. That a state was missed stays until one is kept that the status does not know of: neither a leader that
 // has just begun, and has missed nothing, nor an evaluation that is none of the best changes that. What was said by another metric goes,
 // and so does what was said of checkpoints that are there no more.
-func (p *planner) describeBest(best score.Best, kept []v1alpha1.BestCheckpoint) {
+func (p *planner) describeBest(best score.Best, kept []v1alpha1.BestCheckpoint, why string) {
 	told, known := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionBestKept), p.Job.Status.Checkpoint.Best
 	stays := told != nil && told.Status == metav1.ConditionFalse
 	isNew := func(k v1alpha1.BestCheckpoint) bool {
 		return !slices.ContainsFunc(known, func(of v1alpha1.BestCheckpoint) bool { return of.Location == k.Location && of.Metric == k.Metric })
 	}
 	isOfAnother := func(k v1alpha1.BestCheckpoint) bool { return k.Metric != best.Metric }
-	switch why := p.World.Missed; {
+	switch {
 	case best.Keep == 0, why == "" && len(kept) == 0 && (!stays || slices.ContainsFunc(known, isOfAnother)):
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionBestKept)
 	case why != "":
@@ -83,7 +87,7 @@ func (p *planner) describeBest(best score.Best, kept []v1alpha1.BestCheckpoint) 
 }
 
 // forgetMetric takes BestKept back where checkpoints are kept by another metric than when the status was written: it may be False by the
-// one before, of which nothing was kept that would name it. The metric changes while the job has no worker, so nothing is known by the new one.
+// one before, of which nothing was kept that would name it. The metric changes while no program runs, so nothing is known by the new one.
 func (p *planner) forgetMetric() {
 	seen := p.Job.Status.ObservedGeneration
 	if seen != nil && *seen > 0 && p.Memory.GangOf == *seen && p.Memory.Metric != bestOf(&p.Job.Spec).Metric && !p.finished() {

@@ -251,6 +251,48 @@ func TestTheConditionOfTheBestGoesWithItsMetric(t *testing.T) {
 	}
 }
 
+// The metric may change once no program runs. A pod may not have ended by then, since its uploader works on: what is known by its metric says
+// nothing of the next one.
+func TestTheMetricChangesWhileAPodEnds(t *testing.T) {
+	job := trains(2, withStorage, byLoss, func(j *v1alpha1.TrainingJob) { j.Generation = 1 })
+	state := elasticState(job, crewOf(job)...)
+	state.World.BestBy, state.World.Missed = "loss", "the uploader has not said anything for 5m0s"
+	state.World.Best = []rendezvous.Kept{{Round: 3, Step: 40, Path: "team/digits/uid/attempt-1/3-40", Score: 2.25}}
+	written := func() Plan {
+		plan := look(state)
+		world := state.Job.Status.World
+		state.Job.Status = plan.Status
+		state.Job.Status.World = world
+		state.Memory.looked(state.Job, plan.Status.ObservedGeneration)
+		return plan
+	}
+	if plan := written(); len(plan.Status.Checkpoint.Best) != 1 || meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionBestKept) == nil {
+		t.Fatalf("before it says %+v, %+v", plan.Status.Checkpoint.Best, plan.Status.Conditions)
+	}
+	state.Job.Spec.Suspend, state.Job.Status.Workers.Target, state.Job.Generation = ptr.To(true), ptr.To[int32](0), 2
+	for _, pod := range state.Pods {
+		for i := range pod.Status.ContainerStatuses {
+			pod.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+		}
+	}
+	if plan := written(); *plan.Status.Workers.Running != 0 || len(plan.Status.Checkpoint.Best) != 1 {
+		t.Fatalf("%d run, and the best are %+v", *plan.Status.Workers.Running, plan.Status.Checkpoint.Best)
+	}
+	best := state.Job.Spec.Checkpoint.Storage.Best
+	best.Metric, best.Order, state.Job.Generation = "accuracy", v1alpha1.BestMaximize, 3
+	for range 3 {
+		plan := written()
+		if told := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionBestKept); told != nil || len(plan.Status.Checkpoint.Best) > 0 {
+			t.Errorf("of another metric it says %+v, %+v", plan.Status.Checkpoint.Best, told)
+		}
+		for _, note := range plan.Notes {
+			if note.Reason == v1alpha1.EventBestCheckpoint || note.Reason == v1alpha1.EventBestMissed {
+				t.Errorf("it tells %+v", note)
+			}
+		}
+	}
+}
+
 // A job that ends without a single best checkpoint says why.
 func TestTheEndWithoutTheBest(t *testing.T) {
 	for name, c := range map[string]struct {

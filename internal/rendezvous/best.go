@@ -56,8 +56,9 @@ type scores struct {
 	listed  bool
 	// denied are paths that a worker told of, or the record, before the storage was listed, and that are not among the best there.
 	denied []string
-	// told is true once the controller's record was taken over.
+	// told is true once the controller's record was taken over, by is by which metric this attempt's programs are asked to score.
 	told bool
+	by   string
 	// trouble says why a state that was evaluated is not kept, or nothing is known of how good it is; empty for nothing.
 	trouble string
 }
@@ -89,7 +90,7 @@ func (m *Machine) wantsBest() *Best {
 // and what it says again may be older than what was found in the storage.
 func (m *Machine) expectBest() {
 	if b := m.wantsBest(); b != nil && !m.scores.told {
-		m.scores.told = true
+		m.scores.told, m.scores.by = true, b.Metric
 		for _, known := range b.Known {
 			m.keepInMind(b, known)
 		}

@@ -604,3 +604,21 @@ func TestAStateIsJudgedAgainOnceTheStorageIsListed(t *testing.T) {
 		t.Errorf("listed: %v, %+v are the best of %v, it says %q", seen.BestListed, seen.Best, steps, seen.Missed)
 	}
 }
+
+// A job may have another metric while pods of an attempt are there whose programs were asked for the one before.
+func TestWhatIsBestIsByTheMetricOfTheAttempt(t *testing.T) {
+	f, l := graded(t, true, 0)
+	f.evaluate(l, 0.5)
+	f.until(l, "one of the best is durable", func() bool { return len(l.machine.Observe(f.now).Best) == 1 })
+	storage, next := *f.storage, f.gang()
+	storage.Best.Metric, next.Storage = "loss", &storage
+	_ = f.handle(l, GangExpected{next})
+	if seen := l.machine.Observe(f.now); seen.BestBy != "accuracy" || len(seen.Best) != 1 {
+		t.Errorf("in its attempt it has %+v by %q", seen.Best, seen.BestBy)
+	}
+	next.Attempt++
+	l.machine.Handle(f.now, GangExpected{next}) // a history has one attempt
+	if seen := l.machine.Observe(f.now); seen.BestBy != "loss" || len(seen.Best) != 0 {
+		t.Errorf("in the next one it has %+v by %q", seen.Best, seen.BestBy)
+	}
+}

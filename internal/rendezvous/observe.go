@@ -24,7 +24,7 @@ func (m *Machine) Observe(now time.Time) Observation {
 	observed.Phase, observed.Why = m.doing()
 	observed.Durable, observed.Storage, observed.Restored, observed.Parked = m.durable, m.storageTrouble(), m.restored(), m.isParked()
 	observed.Best, observed.Missed, observed.BestWaits = slices.Clone(m.scores.kept), m.scores.trouble, len(m.scores.waiting) > 0
-	observed.BestListed = m.scores.listed
+	observed.BestListed, observed.BestBy = m.scores.listed, m.scores.by
 	observed.UploadTook, observed.Differ, observed.Memory = m.uploadTook, m.differ, m.memory()
 	observed.Size = m.size()
 	if m.world != nil {

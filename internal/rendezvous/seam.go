@@ -267,9 +267,11 @@ type Observation struct {
 	UploadTook time.Duration
 	// Best are the checkpoints with the best scores, the best first; Missed says why a state that was evaluated is not kept, or nothing
 	// is known of how good it is, in words; empty for nothing. BestWaits is true while a state is to be made durable for its score.
-	// BestListed is true once Best is all that there is in the storage, as somebody has listed it.
+	// BestListed is true once Best is all that there is in the storage, as somebody has listed it. BestBy is by which metric all of that is;
+	// empty for none.
 	Best       []Kept
 	BestListed bool
+	BestBy     string
 	Missed     string
 	BestWaits  bool
 	// Memory is the newest state that the world could go back to. Differ says of whose shares of a state were last seen to
