@@ -93,7 +93,7 @@ class Member:
         """Waits for what the steps so far have left to other devices."""
 
     def _interrupt(self) -> None:
-        """Frees a program that waits for its peers. Called in another thread as well, and again and again."""
+        """Frees a program that waits for its peers. Called in another thread."""
         self._connections.shut_down()
 
     def _describe(self) -> str:
@@ -218,8 +218,7 @@ class Member:
             return self._judge(error)
         _forget_frames(error)
         if self._there and self._session.aborted:
-            # The thread that does so may be later than this one, and nothing may come any more into memory that the next world has.
-            self._interrupt()
+            self._break_off()  # The thread that does so may be later than this one.
         self._take_apart()
         self._go_back()
         if following := self._session.following:
